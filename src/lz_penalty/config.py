@@ -1,0 +1,268 @@
+"""`LZPenaltyConfig`: the settings of one sequence, their bounds, presets and request fields. No arrays."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import numbers
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from lz_penalty.errors import LZPenaltyError, bad_value, show
+
+__all__ = ["LZPenaltyConfig"]
+
+FORMULAS = ("paper", "sglang")
+LOOKBACKS = ("before_buffer", "adjacent")
+MAX_WEIGHT = 100.0
+MAX_WINDOW = 65_536
+MAX_BUFFER = 4_096
+MAX_EXEMPT_IDS = 1_024
+MAX_TOKEN_ID = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class LZPenaltyConfig:
+    """Settings of the LZ penalty. The defaults are the paper's.
+
+    Args:
+        strength: how many logits one bit of codelength is worth; 0 to 100.
+        window_size: how many past tokens are searched; 1 to 65,536.
+        buffer_size: the longest match that is looked for; 1 to 4,096.
+        formula: "paper" (the closed form) or "sglang" (what the authors ran).
+        lookback: "before_buffer" (the paper: the window ends where the buffer begins) or "adjacent" (the window
+            ends at the newest token and a copy may overlap its source, as in LZ77). `None` follows the formula.
+        min_match_length: a copy of fewer tokens is coded as a literal; 1 to buffer_size + 1, or `None` for no
+            codelength adjustment at all (escalation alone).
+        escalation: further bits against the token that would continue a loop, growing with every copy; 0 to 100,
+            0 is off.
+        loop_window: how many past tokens are searched for loops; 1 to 65,536.
+        include_prompt: whether the prompt's tokens count.
+        exempt_token_ids: ids that are never adjusted; at most 1,024.
+
+    >>> LZPenaltyConfig(strength=0.2).window_size
+    512
+    >>> LZPenaltyConfig.guarded(strength=0.3).min_match_length
+    3
+    >>> LZPenaltyConfig(window_size=0)
+    Traceback (most recent call last):
+    lz_penalty.errors.LZPenaltyError: window_size = 0: must be an integer from 1 to 65536.
+    """
+
+    strength: float = 0.15
+    window_size: int = 512
+    buffer_size: int = 32
+    formula: str = "paper"
+    lookback: str | None = None
+    min_match_length: int | None = 1
+    escalation: float = 0.0
+    loop_window: int = 4_096
+    include_prompt: bool = True
+    exempt_token_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check every field and store it in its plain type."""
+        for name, check in _CHECKS.items():
+            object.__setattr__(self, name, check(name, getattr(self, name)))
+        if self.min_match_length is not None and self.min_match_length > self.buffer_size + 1:
+            allowed = f"at most buffer_size + 1 = {self.buffer_size + 1}, the longest copy there is"
+            raise bad_value("min_match_length", self.min_match_length, allowed)
+        if self.formula == "sglang":
+            if self.lookback == "before_buffer":
+                raise bad_value("lookback", self.lookback, "'adjacent' or None with formula='sglang'")
+            if self.min_match_length != 1:
+                raise bad_value("min_match_length", self.min_match_length, "1 with formula='sglang'")
+
+    @property
+    def effective_lookback(self) -> str:
+        """The lookback that applies: the one given, else the formula's own."""
+        return self.lookback or ("adjacent" if self.formula == "sglang" else "before_buffer")
+
+    # ------------------------------------------------------------ presets
+
+    @classmethod
+    def paper(cls, **changes: Any) -> LZPenaltyConfig:
+        """The paper's closed form with the paper's settings: the defaults."""
+        return cls(**changes)
+
+    @classmethod
+    def sglang(cls, **changes: Any) -> LZPenaltyConfig:
+        """What the authors ran in their SGLang fork: per-token codelengths, the prompt left out."""
+        return cls(**{"formula": "sglang", "include_prompt": False} | changes)
+
+    @classmethod
+    def guarded(cls, **changes: Any) -> LZPenaltyConfig:
+        """LZ77 lookback, only copies of three tokens or more, and escalation against loops that resist."""
+        return cls(**{"lookback": "adjacent", "min_match_length": 3, "escalation": 1.0} | changes)
+
+    @classmethod
+    def failsafe(cls, **changes: Any) -> LZPenaltyConfig:
+        """Escalation alone: text that is not in a loop is untouched to the bit."""
+        return cls(**{"min_match_length": None, "escalation": 1.0} | changes)
+
+    # ------------------------------------------------------------ requests
+
+    def to_request(self) -> dict[str, Any]:
+        """Flat `lz_*` fields for a request, which survive JSON; fields at their default are left out.
+
+        >>> LZPenaltyConfig.failsafe(strength=0.2).to_request()
+        {'lz_penalty': 0.2, 'lz_min_match_length': 'none', 'lz_escalation': 1.0}
+        """
+        request: dict[str, Any] = {"lz_penalty": self.strength}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "strength" or value == field.default:
+                continue
+            if value is None:
+                value = "none"
+            elif isinstance(value, bool):
+                value = int(value)
+            elif isinstance(value, tuple):
+                value = list(value)
+            request["lz_" + field.name] = value
+        return request
+
+    @classmethod
+    def from_request(
+        cls, request: Mapping[str, Any], default: LZPenaltyConfig | None = None
+    ) -> LZPenaltyConfig | None:
+        """The config that a request's flat `lz_*` fields ask for; `None` means no penalty.
+
+            no lz_* field                    -> default
+            lz_penalty or lz_preset is given -> complete by itself: the preset (else the paper's), other fields override
+            only other lz_* fields           -> default, refined by them; an error where there is no default
+            lz_penalty = 0                   -> off
+
+        Fields without the prefix are somebody else's and ignored.
+
+        Args:
+            request: the request's fields.
+            default: the server's default.
+
+        >>> LZPenaltyConfig.from_request({"lz_preset": "guarded", "lz_penalty": 0.3}).strength
+        0.3
+        >>> LZPenaltyConfig.from_request({"lz_penalty": 0}, default=LZPenaltyConfig()) is None
+        True
+        >>> LZPenaltyConfig.from_request({"lz_windowsize": 64})
+        Traceback (most recent call last):
+        lz_penalty.errors.LZPenaltyError: lz_windowsize = 64: unknown field. Did you mean lz_window_size? ...
+        """
+        given = {key: value for key, value in request.items() if isinstance(key, str) and key.startswith("lz_")}
+        for key, value in given.items():
+            if key not in _REQUEST_FIELDS:
+                close = difflib.get_close_matches(key, _REQUEST_FIELDS, n=1, cutoff=0.0)[0]
+                raise LZPenaltyError(
+                    f"{show(key)[1:-1]} = {show(value)}: unknown field. Did you mean {close}? "
+                    f"Known: {', '.join(_REQUEST_FIELDS)}."
+                )
+        if not given:
+            return default
+
+        changes = {}
+        for key, value in given.items():
+            if key != "lz_preset":
+                field = _REQUEST_FIELDS[key]
+                changes[field] = _CHECKS[field](key, _from_json(key, value))
+        if "lz_preset" in given:
+            base = _PRESETS[_choice(*_PRESETS)("lz_preset", given["lz_preset"])]()
+        elif "lz_penalty" in given:
+            base = cls()
+        elif default is not None:
+            base = default
+        else:
+            raise LZPenaltyError(
+                f"{', '.join(given)}: given without lz_penalty or lz_preset, and there is no server default to refine. "
+                "Add lz_penalty (for example 0.15) or lz_preset."
+            )
+        config = replace(base, **changes)
+        return config if config.strength else None
+
+
+_PRESETS: dict[str, Callable[..., LZPenaltyConfig]] = {
+    name: getattr(LZPenaltyConfig, name) for name in ("paper", "sglang", "guarded", "failsafe")
+}
+_REQUEST_FIELDS = {"lz_penalty": "strength", "lz_preset": "preset"} | {
+    "lz_" + field.name: field.name for field in fields(LZPenaltyConfig) if field.name != "strength"
+}
+
+
+def _from_json(key: str, value: Any) -> Any:
+    """Undo what JSON and flat transports do to a value: 'none' for None, 0/1 for booleans, lists for tuples."""
+    if isinstance(value, str) and value == "none" and key in ("lz_min_match_length", "lz_lookback"):
+        return None
+    if key == "lz_include_prompt" and isinstance(value, int) and value in (0, 1):
+        return bool(value)
+    return value
+
+
+# ---------------------------------------------------------------- checks, one per field
+
+Check = Callable[[str, Any], Any]
+
+
+def _is_number(value: Any, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _real(low: float, high: float) -> Check:
+    def check(name: str, value: Any) -> float:
+        if not _is_number(value, numbers.Real) or not low <= value <= high or not math.isfinite(value):
+            raise bad_value(name, value, f"a finite number from {low:g} to {high:g}")
+        return float(value)
+
+    return check
+
+
+def _integer(low: int, high: int, optional: bool = False) -> Check:
+    def check(name: str, value: Any) -> int | None:
+        if optional and value is None:
+            return None
+        if not _is_number(value, numbers.Integral) or not low <= value <= high:
+            raise bad_value(name, value, f"an integer from {low} to {high}{' or None' if optional else ''}")
+        return int(value)
+
+    return check
+
+
+def _choice(*allowed: str | None) -> Check:
+    def check(name: str, value: Any) -> Any:
+        if not (value is None or isinstance(value, str)) or value not in allowed:
+            raise bad_value(name, value, "one of " + ", ".join(map(repr, allowed)))
+        return value
+
+    return check
+
+
+def _boolean(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise bad_value(name, value, "true or false")
+    return value
+
+
+def _token_ids(name: str, value: Any) -> tuple[int, ...]:
+    allowed = f"at most {MAX_EXEMPT_IDS} integers from 0 to {MAX_TOKEN_ID}"
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise bad_value(name, value, allowed)
+    ids = []
+    for item in value:
+        if not _is_number(item, numbers.Integral) or not 0 <= item <= MAX_TOKEN_ID:
+            raise bad_value(name, item, allowed)
+        ids.append(int(item))
+        if len(ids) > MAX_EXEMPT_IDS:
+            raise LZPenaltyError(f"{name}: more than {MAX_EXEMPT_IDS} ids given; must be {allowed}.")
+    return tuple(sorted(set(ids)))
+
+
+_CHECKS: dict[str, Check] = {
+    "strength": _real(0, MAX_WEIGHT),
+    "window_size": _integer(1, MAX_WINDOW),
+    "buffer_size": _integer(1, MAX_BUFFER),
+    "formula": _choice(*FORMULAS),
+    "lookback": _choice(*LOOKBACKS, None),
+    "min_match_length": _integer(1, MAX_BUFFER + 1, optional=True),
+    "escalation": _real(0, MAX_WEIGHT),
+    "loop_window": _integer(1, MAX_WINDOW),
+    "include_prompt": _boolean,
+    "exempt_token_ids": _token_ids,
+}

@@ -1,0 +1,183 @@
+"""Numba backend: one compiled pass per row, linear in the window (Z-function), nothing over the vocabulary."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from lz_penalty import packing as col
+from lz_penalty.config import MAX_BUFFER, MAX_WINDOW
+
+MODE, WINDOW, BUFFER, MIN_MATCH, LOOP_WINDOW = col.MODE, col.WINDOW, col.BUFFER, col.MIN_MATCH, col.LOOP_WINDOW
+EXEMPT_BEGIN, EXEMPT_END, STRENGTH, ESCALATION = col.EXEMPT_BEGIN, col.EXEMPT_END, col.STRENGTH, col.ESCALATION
+NONE, BEFORE_BUFFER, ADJACENT, SGLANG = col.NONE, col.BEFORE_BUFFER, col.ADJACENT, col.SGLANG
+
+_NOTHING = np.empty(0, dtype=np.int64)
+_NO_TAIL = np.empty((0, 0), dtype=np.int64)
+_LOG2 = np.log2(np.maximum(1, np.arange(MAX_WINDOW + MAX_BUFFER + 2)))  # of every distance and length there is
+_LARGEST = {np.dtype(kind): float(np.finfo(kind).max) for kind in (np.float32, np.float64)}
+
+
+def apply(logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, packed, vocab_size):
+    """Penalise `logits [rows, vocab]` in place; see `lz_penalty.apply_lz_penalty_`."""
+    _apply(
+        logits,
+        token_ids,
+        _int64(lengths),
+        _int64(starts),
+        _int64(row_to_slot),
+        _NO_TAIL if tail_ids is None else tail_ids.astype(np.int64, copy=False),
+        _int64(tail_lengths),
+        packed.table,
+        packed.table.view(np.float32),
+        packed.exempt_ids,
+        vocab_size,
+        max(packed.reach, packed.max_loop_window),
+        _LARGEST[logits.dtype],
+        _LOG2,
+    )
+
+
+def _int64(vector):
+    """One type for all small vectors, so that fewer variants are compiled; an empty one where there is none."""
+    return _NOTHING if vector is None else vector.astype(np.int64, copy=False)
+
+
+@numba.njit(cache=True, nogil=True)
+def _apply(
+    logits,
+    token_ids,
+    lengths,
+    starts,
+    row_to_slot,
+    tail_ids,
+    tail_lengths,
+    table,
+    floats,
+    exempt_ids,
+    vocab_size,
+    reach,
+    largest,
+    log2,
+):
+    reach = min(reach, token_ids.shape[1] + tail_ids.shape[1])
+    newest_first = np.empty(reach, dtype=np.int64)
+    run = np.empty(reach + 1, dtype=np.int32)
+    tokens = np.empty(reach + 1, dtype=np.int64)
+    new = np.empty(reach + 1, dtype=logits.dtype)
+    literal = np.log2(vocab_size)
+
+    for row in range(logits.shape[0]):
+        setting = row if table.shape[0] > 1 else 0
+        mode, window, buffer = table[setting, MODE], table[setting, WINDOW], table[setting, BUFFER]
+        loop_window = table[setting, LOOP_WINDOW]
+        if mode == NONE and loop_window == 0:
+            continue
+
+        # The end of the context, newest token first.
+        slot = row_to_slot[row] if len(row_to_slot) else row
+        end = lengths[row] if len(lengths) else token_ids.shape[1]
+        begin = starts[row] if len(starts) else 0
+        drafts = 0
+        if tail_ids.shape[0]:
+            drafts = tail_lengths[row] if len(tail_lengths) else tail_ids.shape[1]
+        n = min(end - begin + drafts, max(window + buffer, loop_window))
+        for i in range(min(n, drafts)):
+            newest_first[i] = tail_ids[row, drafts - 1 - i]
+        for i in range(drafts, n):
+            newest_first[i] = token_ids[slot, end + drafts - 1 - i]
+
+        offset = buffer if mode == BEFORE_BUFFER else 0
+        recent = 0 if mode == NONE else min(n, offset + window)  # tokens that the codelength sees
+        looped = min(n, loop_window)
+        period, length = _trailing_runs(newest_first, recent, looped, run)
+        loop_token, further = -1, 0.0
+        if period:
+            loop_token = newest_first[period - 1]
+            further = floats[setting, ESCALATION] * (literal + 1) * (length / period - 1)
+
+        # Every candidate's value against its original logit; then the smallest of each token wins.
+        strength = floats[setting, STRENGTH]
+        exempt = exempt_ids[table[setting, EXEMPT_BEGIN] : table[setting, EXEMPT_END]]
+        min_match = table[setting, MIN_MATCH]
+        longest = 0
+        if mode == BEFORE_BUFFER or mode == ADJACENT:
+            for source in range(max(offset, 1), recent):
+                longest = max(longest, min(run[source], buffer, recent - source))
+        extended = longest >= 1 and longest + 1 >= min_match
+
+        count = 0
+        candidates = recent - offset - (buffer if mode == SGLANG else 0)
+        for e in range(1, candidates + 1):
+            token = newest_first[offset + e - 1]
+            if token < 0 or token >= vocab_size:
+                continue
+            source = offset + e
+            match = min(run[source], buffer, recent - source) if source < recent else 0
+            if mode == SGLANG:
+                value = max(0.0, (log2[e + 1] + log2[match + 1]) / (match + 1))
+            elif extended and match == longest and (mode == ADJACENT or e >= 2):
+                value = log2[longest + 1] - log2[longest] - 1
+                if mode == BEFORE_BUFFER:
+                    value += log2[e + longest - 1] - log2[e + longest]
+            elif min_match == 1:
+                value = log2[e]
+            else:
+                continue
+            bits = min(value - literal, 0.0)
+            if token == loop_token:
+                bits -= further
+            if len(exempt) and _contains(exempt, token):
+                continue
+            tokens[count] = token
+            new[count] = _moved(logits[row, token], strength * bits, largest)
+            count += 1
+        if 0 <= loop_token < vocab_size and not _contains(exempt, loop_token):
+            tokens[count] = loop_token
+            new[count] = _moved(logits[row, loop_token], -strength * further, largest)
+            count += 1
+        for i in range(count):
+            if new[i] < logits[row, tokens[i]]:
+                logits[row, tokens[i]] = new[i]
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def _moved(original, change, largest):
+    """`original + change`; a finite logit stays finite, -inf and NaN stay as they are."""
+    return max(original + change, -largest) if np.isfinite(original) else original
+
+
+@numba.njit(cache=True, nogil=True)
+def _contains(ascending, token):
+    i = np.searchsorted(ascending, token)
+    return i < len(ascending) and ascending[i] == token
+
+
+@numba.njit(cache=True, nogil=True)
+def _trailing_runs(newest_first, recent, looped, run):
+    """Fill `run[p]` for the periods `p` below `recent`, and find the loop among the last `looped` tokens.
+
+    `loops.trailing_runs` and `loops.trailing_loop` in one pass. Returns period and run of the loop with the most
+    copies, 0 and 0 if there is none. A run that counts rules out every other period up to its own length.
+    """
+    n = max(recent, looped)
+    period, longest, ruled_out = 0, 0, 0
+    left = right = 0
+    for p in range(1, max(recent, looped // 3 + 1)):
+        if p >= right and newest_first[p] != newest_first[0]:  # most of ordinary text
+            run[p] = 0
+            continue
+        length = min(right - p, run[p - left]) if p < right else 0
+        while p + length < n and newest_first[length] == newest_first[p + length]:
+            length += 1
+        run[p] = length
+        if p + length > right:
+            left, right = p, p + length
+        inside = min(length, looped - p)
+        if inside >= 2 * p and p > ruled_out:
+            ruled_out = inside
+            if inside * period > longest * p or period == 0:
+                period, longest = p, inside
+        if p >= recent and ruled_out >= looped // 3:
+            break
+    return period, longest

@@ -1,0 +1,118 @@
+"""NumPy backend: vectorised over the window, one row at a time. Needs nothing else; the slowest."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from lz_penalty import packing as col
+
+_NO_VALUE = np.inf
+
+
+def apply(logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, packed, vocab_size):
+    """Penalise `logits [rows, vocab]` in place; see `lz_penalty.apply_lz_penalty_`."""
+    table, floats = packed.table, packed.table.view(np.float32)
+    for row in range(logits.shape[0]):
+        settings = row if packed.rows > 1 else 0
+        mode, window, buffer, min_match, loop_window, exempt_begin, exempt_end = table[settings, :7].tolist()
+        if mode == col.NONE and not loop_window:
+            continue
+        slot = row if row_to_slot is None else row_to_slot[row]
+        end = token_ids.shape[1] if lengths is None else int(lengths[row])
+        begin = 0 if starts is None else int(starts[row])
+        context = token_ids[slot, max(begin, end - max(window + buffer, loop_window)) : end]
+        if tail_ids is not None:
+            drafts = tail_ids[row] if tail_lengths is None else tail_ids[row, : tail_lengths[row]]
+            context = np.concatenate([context, drafts])
+        newest_first = np.ascontiguousarray(context[::-1])
+
+        literal = math.log2(vocab_size)
+        tokens, bits = _codelengths(newest_first, mode, window, buffer, min_match, literal)
+        if loop_window and (loop := _trailing_loop(newest_first[:loop_window])):
+            period, run = loop
+            token = newest_first[period - 1]
+            further = float(floats[settings, col.ESCALATION]) * (literal + 1) * (run / period - 1)
+            bits = np.append(np.where(tokens == token, bits - further, bits), -further)
+            tokens = np.append(tokens, token)
+
+        keep = (tokens >= 0) & (tokens < vocab_size)
+        if exempt_end > exempt_begin:
+            keep &= ~np.isin(tokens, packed.exempt_ids[exempt_begin:exempt_end])
+        _write(logits[row], tokens[keep], bits[keep] * float(floats[settings, col.STRENGTH]))
+
+
+def _codelengths(newest_first, mode, window, buffer, min_match, literal):
+    """Token and bits relative to a literal for every occurrence in the window that has a value."""
+    offset = buffer if mode == col.BEFORE_BUFFER else 0
+    recent = newest_first[: offset + window]
+    if mode == col.NONE or len(recent) <= offset:
+        return newest_first[:0], np.empty(0)
+    tokens = recent[offset:]
+    distance = np.arange(1, len(tokens) + 1)
+    matches = _match_lengths(recent, offset, buffer)
+    if mode == col.SGLANG:
+        count = max(0, len(tokens) - buffer)
+        length = 1 + matches[1 : count + 1]
+        value = np.maximum(0.0, (np.log2(distance[:count] + 1) + np.log2(length)) / length)
+        return tokens[:count], np.minimum(value - literal, 0.0)
+
+    value = np.log2(distance) if min_match == 1 else np.full(len(tokens), _NO_VALUE)
+    longest = int(matches.max())
+    if longest >= 1 and longest + 1 >= min_match:
+        extends = matches[1:] == longest
+        if mode == col.ADJACENT:
+            value[extends] = math.log2((longest + 1) / longest) - 1
+        else:
+            extends[0] = False  # the paper's condition d >= l + 2
+            e = distance[extends]
+            value[extends] = np.log2(1 + (e - 1) / (longest * (e + longest))) - 1
+    found = value < _NO_VALUE
+    return tokens[found], np.minimum(value[found] - literal, 0.0)
+
+
+def _match_lengths(recent, offset, buffer):
+    """For each distance from 0: how many tokens before it (at most `buffer`) equal the end of the context."""
+    lengths = np.zeros(len(recent) - offset + 1, dtype=np.int64)
+    alive = np.arange(max(offset, 1), len(recent))  # where the source of the match begins; 0 is the context itself
+    for k in range(min(buffer, len(recent))):
+        alive = alive[: np.searchsorted(alive, len(recent) - k)]
+        alive = alive[recent[alive + k] == recent[k]]
+        if not len(alive):
+            break
+        lengths[alive - offset] = k + 1
+    return lengths
+
+
+def _trailing_loop(newest_first):
+    """Period and run of the loop with the most copies, or `None`: `loops.trailing_loop`, by candidates.
+
+    A run that counts rules out every other period up to its own length (see `lz_penalty.loops`).
+    """
+    n = len(newest_first)
+    candidates = np.flatnonzero(newest_first[1 : n // 3 + 1] == newest_first[0]) + 1 if n >= 3 else ()
+    best, ruled_out = None, 0
+    for period in candidates:
+        if period <= ruled_out:
+            continue
+        period = int(period)
+        need = 2 * period
+        if not np.array_equal(newest_first[:need], newest_first[period : period + need]):
+            continue
+        differ = newest_first[need : n - period] != newest_first[need + period :]
+        run = need + (int(differ.argmax()) if differ.any() else len(differ))
+        if best is None or run * best[0] > best[1] * period:
+            best = period, run
+        ruled_out = run
+    return best
+
+
+def _write(logits, tokens, change):
+    """`logits[t] = min(logits[t], original + change)`, in float32 or better, finite logits kept finite."""
+    original = logits[tokens].astype(np.promote_types(logits.dtype, np.float32))
+    limits = np.finfo(logits.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        new = np.clip(original + change, limits.min, limits.max)
+        new = np.where(np.isfinite(original), new, original)
+        np.minimum.at(logits, tokens, new.astype(logits.dtype))

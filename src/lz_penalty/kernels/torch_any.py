@@ -1,0 +1,163 @@
+"""PyTorch backend: any device, no loop over rows or tokens, no host sync. The portable path; Triton is faster.
+
+How far two places of a sequence agree is found by doubling, as in suffix sorting: rank every stretch of 1, 2, 4, ...
+tokens so that equal stretches have equal ranks, then walk down the powers of two. Exact, and log-many steps.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from lz_penalty import packing as col
+
+
+@torch.no_grad()
+def apply(logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, packed, vocab_size):
+    """Penalise `logits [rows, vocab]` in place; see `lz_penalty.apply_lz_penalty_`."""
+    rows, device = logits.shape[0], logits.device
+    table = torch.as_tensor(packed.table, device=device).expand(rows, -1)
+    floats = table.contiguous().view(torch.float32).to(torch.promote_types(logits.dtype, torch.float32))
+    reach = max(packed.reach, packed.max_loop_window)
+    newest_first, n = _newest_first(
+        token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, rows=rows, reach=reach
+    )
+    literal = math.log2(vocab_size)
+    tokens, bits = _codelengths(newest_first[:, : packed.reach], n, table, packed.max_buffer, literal, floats.dtype)
+
+    if packed.max_loop_window:
+        period, copies = _trailing_loop(newest_first[:, : packed.max_loop_window], n, table[:, col.LOOP_WINDOW])
+        token = newest_first.gather(1, (period - 1).clamp(min=0)[:, None])
+        further = floats[:, col.ESCALATION] * (literal + 1) * (copies.to(floats.dtype) - 2)
+        further = torch.where(period > 0, further, 0.0)[:, None]
+        bits = torch.cat([torch.where(tokens == token, bits - further, bits), -further], dim=1)
+        tokens = torch.cat([tokens, token], dim=1)
+
+    keep = (tokens >= 0) & (tokens < vocab_size) & (bits < 0)
+    if packed.max_exempt:
+        keep &= ~_is_exempt(tokens, table, torch.as_tensor(packed.exempt_ids, device=device), packed.max_exempt)
+    cell = torch.where(keep, tokens, 0)
+    original = logits.gather(1, cell)
+    new = original.to(floats.dtype) + torch.where(keep, bits, 0.0) * floats[:, col.STRENGTH, None]
+    limits = torch.finfo(logits.dtype)
+    new = torch.where(original.isfinite(), new.clamp(limits.min, limits.max), original).to(logits.dtype)
+    logits.scatter_reduce_(1, cell, torch.where(keep, new, math.inf), "amin", include_self=True)
+
+
+def _newest_first(token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, *, rows, reach):
+    """The last `reach` tokens of every context, newest first `[rows, reach]`, and how many of them exist `[rows]`."""
+    device, capacity = token_ids.device, token_ids.shape[1]
+
+    def vector(given: Tensor | None, default: int, high: int | Tensor) -> Tensor:
+        if given is None:
+            return torch.full((rows,), default, dtype=torch.int64, device=device)
+        return given.long().clamp(min=0).minimum(torch.as_tensor(high, device=device))
+
+    end = vector(lengths, capacity, capacity)
+    begin = vector(starts, 0, end)
+    slots = torch.arange(rows, device=device) if row_to_slot is None else vector(row_to_slot, 0, token_ids.shape[0] - 1)
+    drafts = torch.zeros_like(end)
+    if tail_ids is not None:
+        drafts = vector(tail_lengths, tail_ids.shape[1], tail_ids.shape[1])
+    reach = max(1, min(reach, capacity + (0 if tail_ids is None else tail_ids.shape[1])))
+    back = torch.arange(reach, device=device)
+    if capacity:
+        index = (end + drafts)[:, None] - 1 - back
+        newest_first = token_ids[slots[:, None], index.clamp(0, capacity - 1)].long()
+    else:
+        newest_first = torch.zeros(rows, reach, dtype=torch.int64, device=device)
+    if tail_ids is not None and tail_ids.shape[1]:
+        index = drafts[:, None] - 1 - back
+        newest_first = torch.where(index >= 0, tail_ids.long().gather(1, index.clamp(min=0)), newest_first)
+    return newest_first, (end - begin + drafts).clamp(max=reach)
+
+
+def _codelengths(newest_first, n, table, max_buffer, literal, dtype):
+    """Tokens and bits relative to a literal `[rows, reach]`; bits are 0 where there is no value."""
+    if not newest_first.shape[1]:
+        return newest_first, newest_first.to(dtype)
+    mode, window, buffer, min_match = (
+        table[:, c, None].long() for c in (col.MODE, col.WINDOW, col.BUFFER, col.MIN_MATCH)
+    )
+    adjacent, sglang = mode == col.ADJACENT, mode == col.SGLANG
+    offset = torch.where(mode == col.BEFORE_BUFFER, buffer, 0)
+    recent = torch.minimum(n[:, None], offset + window) * (mode != col.NONE)  # tokens that the codelength sees
+    place = torch.arange(newest_first.shape[1], device=newest_first.device)
+    e = place - offset + 1  # each token's distance in the window
+    candidate = (e >= 1) & (place < recent - torch.where(sglang, buffer, 0))
+
+    agree = _agreement(newest_first, max_buffer)
+    agree = torch.cat([agree[:, 1:], torch.zeros_like(agree[:, :1])], dim=1)  # of the source just before each place
+    match = agree.minimum(buffer).minimum(recent - place - 1).clamp(min=0)
+    match = torch.where((e >= 0) & (place < recent), match, 0)  # e = 0: no candidate, but it counts for the longest
+    longest = match.amax(dim=1, keepdim=True)
+
+    distance, length = e.clamp(min=1).to(dtype), longest.clamp(min=1).to(dtype)
+    value = torch.where(min_match == 1, distance.log2(), math.inf)
+    grown = torch.where(
+        adjacent,
+        ((length + 1) / length).log2() - 1,
+        (1 + (distance - 1) / (length * (distance + length))).log2() - 1,
+    )
+    extends = (match == longest) & (longest >= 1) & (longest + 1 >= min_match) & (adjacent | (e >= 2)) & ~sglang
+    value = torch.where(extends, grown, value)
+    lam = (match + 1).to(dtype)
+    value = torch.where(sglang, (((distance + 1).log2() + lam.log2()) / lam).clamp(min=0), value)
+    return newest_first, torch.where(candidate, (value - literal).clamp(max=0), 0.0)
+
+
+def _agreement(newest_first: Tensor, limit: int) -> Tensor:
+    """How many tokens from each place on equal the first tokens `[rows, reach]`; right up to at least `limit`."""
+    reach = newest_first.shape[1]
+    ranks = [newest_first]
+    while (1 << len(ranks)) <= min(limit, reach):
+        size = 1 << (len(ranks) - 1)
+        ranks.append(_dense_ranks(ranks[-1], torch.nn.functional.pad(ranks[-1][:, size:], (0, size), value=-1)))
+    place = torch.arange(reach, device=newest_first.device)
+    agree = torch.zeros_like(newest_first)
+    for level in range(len(ranks) - 1, -1, -1):
+        there = place + agree
+        inside = there + (1 << level) <= reach
+        rank = ranks[level]
+        equal = rank.gather(1, agree.clamp(max=reach - 1)) == rank.gather(1, there.clamp(max=reach - 1))
+        agree = agree + torch.where(inside & equal, 1 << level, 0)
+    return agree
+
+
+def _dense_ranks(first: Tensor, second: Tensor) -> Tensor:
+    """Ranks `[rows, reach]` such that two places of a row have equal ranks exactly if both of their entries are equal."""
+    order = second.argsort(dim=1, stable=True)
+    order = order.gather(1, first.gather(1, order).argsort(dim=1, stable=True))
+    first, second = first.gather(1, order), second.gather(1, order)
+    new = (first[:, 1:] != first[:, :-1]) | (second[:, 1:] != second[:, :-1])
+    ranks = torch.nn.functional.pad(new.long().cumsum(dim=1), (1, 0))
+    return torch.empty_like(ranks).scatter_(1, order, ranks)
+
+
+def _trailing_loop(newest_first: Tensor, n: Tensor, loop_window: Tensor) -> tuple[Tensor, Tensor]:
+    """`loops.trailing_loop` for every row: period (0 where there is no loop) and copies `[rows]`."""
+    looped = n.minimum(loop_window.long())[:, None]
+    period = torch.arange(newest_first.shape[1], device=newest_first.device)
+    run = _agreement(newest_first, newest_first.shape[1]).minimum((looped - period).clamp(min=0))
+    # float64 tells any two fractions of such small integers apart, and equal ones divide to the same number.
+    exact = torch.float64 if newest_first.device.type != "mps" else torch.float32
+    copies = 1 + run.to(exact) / period.clamp(min=1).to(exact)
+    copies = torch.where((run >= 2 * period) & (period >= 1), copies, 0.0)
+    best = copies.amax(dim=1)
+    smallest = torch.where(copies == best[:, None], period, period.numel()).amin(dim=1)
+    return torch.where(best > 0, smallest, 0), best
+
+
+def _is_exempt(tokens: Tensor, table: Tensor, exempt_ids: Tensor, max_exempt: int) -> Tensor:
+    """Which tokens `[rows, k]` are among their row's exempt ids: a binary search in each row's ascending range."""
+    low = table[:, col.EXEMPT_BEGIN, None].long().expand_as(tokens)
+    end = table[:, col.EXEMPT_END, None].long()
+    high = end.expand_as(tokens)
+    last = exempt_ids.numel() - 1
+    for _ in range(max_exempt.bit_length()):
+        middle = (low + high) // 2
+        below = (exempt_ids[middle.clamp(max=last)] < tokens) & (low < high)
+        low, high = torch.where(below, middle + 1, low), torch.where(below, high, middle)
+    return (low < end) & (exempt_ids[low.clamp(max=last)] == tokens)

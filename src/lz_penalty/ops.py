@@ -1,0 +1,339 @@
+"""The op: checks what was given, picks the backend, calls it. No mathematics."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import math
+import sys
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from lz_penalty.config import LZPenaltyConfig
+from lz_penalty.errors import BackendUnavailableError, LZPenaltyError, show
+from lz_penalty.packing import PackedConfig, pack_configs, packed_once
+
+__all__ = ["apply_lz_penalty_", "available_backends", "choose_backend", "marginal_codelengths"]
+
+_LOGGER = logging.getLogger("lz_penalty")
+_MODULES = {"numpy": "numpy_cpu", "numba": "numba_cpu", "torch": "torch_any", "triton": "triton_cuda"}
+BACKENDS = tuple(_MODULES)
+_FLOATS = ("float64", "float32", "float16", "bfloat16")
+_INTEGERS = ("int64", "int32")
+
+
+def apply_lz_penalty_(
+    logits: Any,
+    token_ids: Any,
+    lengths: Any = None,
+    *,
+    config: LZPenaltyConfig | PackedConfig | Sequence[LZPenaltyConfig | None] | None,
+    starts: Any = None,
+    row_to_slot: Any = None,
+    tail_ids: Any = None,
+    tail_lengths: Any = None,
+    vocab_size: int | None = None,
+    backend: str = "auto",
+) -> Any:
+    """Add the LZ penalty to `logits`, in place, and return them. NumPy arrays or torch tensors.
+
+    The definition, with `lz_penalty.reference`:
+
+        for row in range(rows):
+            slot = row if row_to_slot is None else row_to_slot[row]
+            context = token_ids[slot][starts[row] : lengths[row]] + tail_ids[row][: tail_lengths[row]]
+            for token, bits in adjustments(context, vocab_size, **config[row]).items():
+                logits[row][token] += config[row].strength * bits
+
+    Args:
+        logits: `[rows, vocab]`, float64, float32, float16 or bfloat16; rows need not be contiguous.
+        token_ids: `[slots, capacity]`, int32 or int64: the histories, left-aligned; anything may stand past the length.
+            Ids outside the vocabulary occupy positions and may match, but nothing is written for them.
+        lengths: `[rows]`, how many tokens of its history each row sees; `None` means all of them.
+        config: one config for all rows, one per row (`None` leaves the row untouched), or a `PackedConfig`.
+        starts: `[rows]`, the first token of the history that counts: left padding, or the end of a prompt that is left
+            out. Required where a config has `include_prompt=False`.
+        row_to_slot: `[rows]`, which history each row reads; `None` means its own. Rows may share one (beams, drafts).
+        tail_ids: `[rows, n]`, a few more tokens per row, appended to its history (speculative drafts).
+        tail_lengths: `[rows]`, how many of them count; `None` means all.
+        vocab_size: the alphabet, where the logits are padded beyond it; `None` means their width.
+        backend: "auto", or one of "numpy", "numba", "torch", "triton". A backend named here runs or raises.
+
+    Raises:
+        LZPenaltyError: wrong shapes, dtypes, devices or settings; nothing was changed. On the CPU also values out
+            of range; on a GPU, where looking would mean waiting, lengths and indices out of range are clamped.
+
+    >>> import numpy as np
+    >>> logits = np.zeros((1, 8), dtype=np.float32)
+    >>> history = np.array([[1, 2, 3, 1, 2, 3, 1, 2]])
+    >>> config = LZPenaltyConfig.guarded(strength=0.5)
+    >>> apply_lz_penalty_(logits, history, config=config).round(2).tolist()
+    [[0.0, 0.0, 0.0, -3.13, 0.0, 0.0, 0.0, 0.0]]
+    """
+    xp = _library(logits)
+    rows, width = _check_matrix("logits", logits, _FLOATS)
+    slots, capacity = _check_matrix("token_ids", token_ids, _INTEGERS, like=logits)
+    _check_vector("lengths", lengths, rows, logits)
+    _check_vector("starts", starts, rows, logits)
+    _check_vector("row_to_slot", row_to_slot, rows, logits)
+    if row_to_slot is None and slots != rows:
+        raise LZPenaltyError(
+            f"token_ids has {slots} rows and logits {rows}: they must be equal, or row_to_slot must say which history each row reads."
+        )
+    if tail_ids is not None:
+        tail_rows, _ = _check_matrix("tail_ids", tail_ids, _INTEGERS, like=logits)
+        if tail_rows != rows:
+            raise LZPenaltyError(f"tail_ids has {tail_rows} rows and logits {rows}: they must be equal.")
+        _check_vector("tail_lengths", tail_lengths, rows, logits)
+    elif tail_lengths is not None:
+        raise LZPenaltyError("tail_lengths was given without tail_ids: give both or neither.")
+    vocab_size = _check_vocab_size(vocab_size, width)
+    _check_writable(logits, xp)
+    packed = _packed(config, rows, xp, logits)
+    if packed.needs_starts and starts is None:
+        raise LZPenaltyError(
+            "config has include_prompt=False, but starts was not given: pass starts = the prompt lengths, or use include_prompt=True."
+        )
+
+    name = choose_backend(logits) if backend == "auto" else backend
+    kernel = _kernel(name, logits, xp)
+    if rows == 0 or not (packed.max_window or packed.max_loop_window):
+        return logits
+    given = (logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths)
+    if xp is np or logits.device.type == "cpu":
+        _check_values(rows, slots, capacity, lengths, starts, row_to_slot, tail_ids, tail_lengths)
+    if xp is not np and name in ("numpy", "numba"):
+        given = tuple(None if array is None else array.detach().numpy() for array in given)
+    kernel.apply(*given, packed, vocab_size)
+    return logits
+
+
+def marginal_codelengths(
+    token_ids: Any, vocab_size: int, lengths: Any = None, *, config: LZPenaltyConfig, backend: str = "auto", **given: Any
+) -> Any:
+    """The codelength of every possible next token in bits, up to the constant that softmax ignores.
+
+    Args:
+        token_ids: `[rows, capacity]`, NumPy array or torch tensor.
+        vocab_size: the alphabet.
+        lengths: `[rows]`; `None` means all tokens.
+        config: one config; its strength does not matter.
+        backend: as in `apply_lz_penalty_`, which also takes the other arguments.
+
+    Returns:
+        `[rows, vocab_size]`, float64 for NumPy and float32 for torch.
+
+    >>> import numpy as np
+    >>> bits = marginal_codelengths(np.array([[1, 1, 1, 1]]), 4, config=LZPenaltyConfig(buffer_size=2))
+    >>> bits.tolist()
+    [[2.0, 0.0, 2.0, 2.0]]
+    """
+    from dataclasses import replace
+
+    if not isinstance(config, LZPenaltyConfig):
+        raise LZPenaltyError(f"config = {show(config)}: must be one LZPenaltyConfig.")
+    xp = _library(token_ids)
+    rows, _ = _check_matrix("token_ids", token_ids, _INTEGERS)
+    size = _check_vocab_size(vocab_size, 2**31 - 1)
+    kwargs = {} if xp is np else {"device": token_ids.device}
+    dense = xp.full((rows, size), math.log2(size), dtype=xp.float64 if xp is np else xp.float32, **kwargs)
+    one_bit = replace(config, strength=1.0)
+    return apply_lz_penalty_(dense, token_ids, lengths, config=one_bit, backend=backend, **given)
+
+
+# ---------------------------------------------------------------- backends
+
+
+def available_backends() -> dict[str, str | None]:
+    """Every backend with the reason why it cannot run here, or `None` if it can.
+
+    >>> available_backends()["numpy"] is None
+    True
+    """
+    reasons: dict[str, str | None] = {"numpy": None}
+    for name in ("numba", "torch"):
+        reasons[name] = None if _installed(name) else f"{name} is not installed: pip install 'lz-penalty[{name}]'"
+    if not (_installed("torch") and _installed("triton")):
+        reasons["triton"] = "torch and triton are needed: pip install 'lz-penalty[triton]'"
+    elif not importlib.import_module("torch").cuda.is_available() and not _interpreted():
+        reasons["triton"] = "no CUDA device (TRITON_INTERPRET=1 runs it on the CPU, for tests)"
+    else:
+        reasons["triton"] = None
+    return reasons
+
+
+def choose_backend(logits: Any) -> str:
+    """The backend that `auto` takes for these logits: the fastest one that can run on them."""
+    return _choice("numpy" if isinstance(logits, np.ndarray) else logits.device.type, _dtype(logits))
+
+
+@lru_cache(maxsize=None)
+def _choice(device: str, dtype: str) -> str:
+    if device in ("numpy", "cpu") and dtype in ("float32", "float64") and _installed("numba"):
+        name = "numba"
+    elif device == "numpy":
+        name = "numpy"
+    elif device == "cuda" and _installed("triton"):
+        name = "triton"
+    else:
+        name = "torch"
+    _LOGGER.info("backend for %s logits on %s: %s", dtype, device, name)
+    return name
+
+
+@lru_cache(maxsize=None)
+def _installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def _interpreted() -> bool:
+    """Whether Triton was told to run kernels on the CPU."""
+    triton = importlib.import_module("triton")
+    return bool(triton.knobs.runtime.interpret)
+
+
+@lru_cache(maxsize=None)
+def _module(name: str) -> Any:
+    if name not in _MODULES:
+        raise LZPenaltyError(f"backend = {show(name)}: must be one of 'auto', {', '.join(map(repr, BACKENDS))}.")
+    reason = available_backends()[name]
+    if reason:
+        raise BackendUnavailableError(f"backend = {name!r} cannot run here: {reason}.")
+    return importlib.import_module(f"lz_penalty.kernels.{_MODULES[name]}")
+
+
+def _kernel(name: str, logits: Any, xp: Any) -> Any:
+    kernel = _module(name)
+    on_cpu = xp is np or logits.device.type == "cpu"
+    if name in ("torch", "triton") and xp is np:
+        raise BackendUnavailableError(f"backend = {name!r} takes torch tensors; these are NumPy arrays.")
+    if name in ("numpy", "numba") and not on_cpu:
+        raise BackendUnavailableError(f"backend = {name!r} runs on the CPU; the logits are on {logits.device}.")
+    if name == "triton" and not (logits.is_cuda or _interpreted()):
+        raise BackendUnavailableError(f"backend = 'triton' runs on CUDA; the logits are on {logits.device}.")
+    dtype = _dtype(logits)
+    if (name == "numba" and dtype not in ("float32", "float64")) or (name == "numpy" and dtype == "bfloat16"):
+        raise BackendUnavailableError(f"backend = {name!r} has no {dtype}: use 'auto', or convert the logits.")
+    return kernel
+
+
+def _packed(config: Any, rows: int, xp: Any, logits: Any) -> PackedConfig:
+    """The settings as arrays where the kernel reads them."""
+    # CPU backends read the NumPy form, also behind torch tensors.
+    device = None if xp is np or logits.device.type == "cpu" else logits.device
+    if isinstance(config, PackedConfig):
+        if config.rows not in (1, rows):
+            raise LZPenaltyError(f"config has {config.rows} rows and logits {rows}: they must be equal, or config have one.")
+        where = None if isinstance(config.table, np.ndarray) else config.table.device
+        if where != device:
+            raise LZPenaltyError(
+                f"config was packed for {where or 'the CPU'} and the logits are on {device or 'the CPU'}: "
+                f"use pack_configs(configs, {'None' if device is None else repr(str(device))})."
+            )
+        return config
+    if config is None or isinstance(config, LZPenaltyConfig):
+        return packed_once(config, device)
+    if isinstance(config, (str, bytes)) or not isinstance(config, Sequence):
+        raise LZPenaltyError(f"config = {show(config)}: must be an LZPenaltyConfig, a sequence of them, or a PackedConfig.")
+    if len(config) != rows:
+        raise LZPenaltyError(f"config has {len(config)} entries and logits {rows} rows: they must be equal.")
+    return pack_configs(config, device)
+
+
+# ---------------------------------------------------------------- checks
+
+
+def _library(array: Any) -> Any:
+    """numpy or torch, whichever the array belongs to; torch is never imported for it."""
+    if isinstance(array, np.ndarray):
+        return np
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        return torch
+    raise LZPenaltyError(f"{type(array).__module__}.{type(array).__name__} given: must be a NumPy array or a torch tensor.")
+
+
+def _dtype(array: Any) -> str:
+    return _dtype_name(array.dtype)
+
+
+@lru_cache(maxsize=None)  # NumPy takes two microseconds to spell a name
+def _dtype_name(dtype: Any) -> str:
+    return dtype.name if isinstance(dtype, np.dtype) else str(dtype).removeprefix("torch.")
+
+
+def _describe(array: Any) -> str:
+    if isinstance(array, np.ndarray):
+        return f"numpy {_dtype(array)} {list(array.shape)}"
+    if hasattr(array, "device"):
+        return f"torch {_dtype(array)} {list(array.shape)} on {array.device}"
+    return show(array)
+
+
+def _check_matrix(name: str, array: Any, dtypes: tuple[str, ...], like: Any = None) -> tuple[int, int]:
+    if like is not None:
+        _check_same_place(name, array, like)
+    if array.ndim != 2 or _dtype(array) not in dtypes:
+        raise LZPenaltyError(f"{name} is {_describe(array)}: must be two-dimensional, of {', '.join(dtypes)}.")
+    return array.shape[0], array.shape[1]
+
+
+def _check_vector(name: str, array: Any, rows: int, like: Any) -> None:
+    if array is None:
+        return
+    _check_same_place(name, array, like)
+    if array.ndim != 1 or array.shape[0] != rows or _dtype(array) not in _INTEGERS:
+        raise LZPenaltyError(f"{name} is {_describe(array)}: must be of shape [{rows}], of {', '.join(_INTEGERS)}.")
+
+
+def _check_same_place(name: str, array: Any, like: Any) -> None:
+    if type(array) is not type(like) and _library_name(array) != _library_name(like):
+        raise LZPenaltyError(f"{name} is {_describe(array)} and logits {_describe(like)}: both must be of one library.")
+    if not isinstance(array, np.ndarray) and array.device != like.device:
+        raise LZPenaltyError(f"{name} is on {array.device} and logits on {like.device}: they must be on one device.")
+
+
+def _library_name(array: Any) -> str:
+    try:
+        return _library(array).__name__
+    except LZPenaltyError:
+        return "neither"
+
+
+def _check_vocab_size(vocab_size: Any, width: int) -> int:
+    if vocab_size is None:
+        vocab_size = width
+    if isinstance(vocab_size, bool) or not hasattr(vocab_size, "__index__") or not 1 <= vocab_size <= width:
+        raise LZPenaltyError(f"vocab_size = {show(vocab_size)}: must be an integer from 1 to {width}, the logits' width.")
+    return int(vocab_size)
+
+
+def _check_writable(logits: Any, xp: Any) -> None:
+    if xp is np:
+        if not logits.flags.writeable:
+            raise LZPenaltyError("logits is read-only: pass a copy that can be written in place.")
+    elif any(size > 1 and stride == 0 for size, stride in zip(logits.shape, logits.stride(), strict=True)):
+        raise LZPenaltyError("logits is an expanded tensor whose rows share memory: pass logits.clone().")
+
+
+def _check_values(rows, slots, capacity, lengths, starts, row_to_slot, tail_ids, tail_lengths) -> None:
+    """Ranges, where looking at the values costs nothing (the CPU)."""
+    ends = [capacity] * rows if lengths is None else lengths.tolist()
+    if min(ends, default=0) < 0 or max(ends, default=0) > capacity:
+        raise LZPenaltyError(f"lengths = {show(ends)}: each must be from 0 to {capacity}, the capacity of token_ids.")
+    if starts is not None:
+        begins = starts.tolist()
+        if any(not 0 <= begin <= end for begin, end in zip(begins, ends, strict=True)):
+            raise LZPenaltyError(f"starts = {show(begins)}: each must be from 0 to its row's length.")
+    if row_to_slot is not None:
+        chosen = row_to_slot.tolist()
+        if any(not 0 <= slot < slots for slot in chosen):
+            raise LZPenaltyError(f"row_to_slot = {show(chosen)}: each must be from 0 to {slots - 1}.")
+    if tail_lengths is not None:
+        tails = tail_lengths.tolist()
+        if any(not 0 <= tail <= tail_ids.shape[1] for tail in tails):
+            raise LZPenaltyError(f"tail_lengths = {show(tails)}: each must be from 0 to {tail_ids.shape[1]}.")

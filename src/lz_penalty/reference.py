@@ -1,0 +1,307 @@
+"""THE definition of the LZ penalty, on Python lists: read it next to the paper.
+
+Every fast path is tested against this file. Standard library only, and no speed tricks: what does not help
+the reader does not belong here. Codelengths are in bits. The names are the paper's: buffer `b`, window `w`,
+match length `l`, distances `d` and `delta`.
+
+    context   ... x x x x x x x x x x x x x x x x x x x x x     next token: a
+                  |<------ window, W tokens ------>|<- b ->|    lookback="before_buffer"
+                          |<------ window, W tokens ------>|    lookback="adjacent"
+    distance                       ... 5   4   3   2   1
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from lz_penalty.loops import trailing_loop
+
+__all__ = [
+    "Copy",
+    "Literal",
+    "adjustments",
+    "codelength",
+    "compress",
+    "compress_buffer",
+    "compression_rate",
+    "exact_marginal_codelengths",
+    "marginal_codelengths",
+    "match_lengths",
+    "penalise",
+]
+
+
+# ---------------------------------------------------------------- the closed form
+
+
+def match_lengths(
+    context: Sequence[int], *, window_size: int = 512, buffer_size: int = 32, lookback: str = "before_buffer"
+) -> dict[int, int]:
+    """How far the end of the context matches the tokens that stand before each window position.
+
+    Returns, for every distance `e` of a token that could be repeated next, the number `m` of tokens (at most
+    `buffer_size`) just before it that equal the end of the context, all of them inside the window. Distance 0
+    (`before_buffer` only) is the oldest token of the buffer: no candidate, but its match counts for `l`.
+
+    >>> match_lengths([1, 2, 3, 4, 1, 2, 3, 4, 1, 2], window_size=8, buffer_size=2)
+    {0: 0, 1: 0, 2: 2, 3: 0, 4: 0, 5: 0, 6: 2, 7: 0, 8: 0}
+    """
+    if lookback == "adjacent":
+        window, nearest = context[-window_size:], 1
+    else:
+        window, nearest = context[: max(0, len(context) - buffer_size)][-window_size:], 0
+    buffer = context[-buffer_size:]
+    lengths = {}
+    for e in range(nearest, len(window) + 1 if window else nearest):
+        before = window[: len(window) - e]  # the window tokens that stand before distance e
+        m = 0
+        while m < min(len(buffer), len(before)) and before[-1 - m] == buffer[-1 - m]:
+            m += 1
+        lengths[e] = m
+    return lengths
+
+
+def _paper_values(
+    context: Sequence[int], window_size: int, buffer_size: int, lookback: str, min_match_length: int
+) -> list[tuple[int, float]]:
+    """Sections 2 and 3 of the spec: (token, value) for every occurrence in the window that has a value."""
+    matches = match_lengths(context, window_size=window_size, buffer_size=buffer_size, lookback=lookback)
+    longest = max(matches.values(), default=0)
+    newest = len(context) if lookback == "adjacent" else len(context) - buffer_size
+    values = []
+    for e, m in matches.items():
+        if e == 0:
+            continue
+        token = context[newest - e]
+        if min_match_length == 1:  # a copy of one token, coded by its distance
+            values.append((token, math.log2(e)))
+        if m == longest >= 1 and longest + 1 >= min_match_length:  # a longest match grows by one token
+            ln = longest
+            if lookback == "adjacent":
+                values.append((token, math.log2((ln + 1) / ln) - 1))
+            elif e >= 2:
+                d = e + ln
+                values.append((token, math.log2(1 + (d - ln - 1) / (ln * d)) - 1))
+    return values
+
+
+def _sglang_values(context: Sequence[int], window_size: int, buffer_size: int) -> list[tuple[int, float]]:
+    """Section 4 of the spec: what the authors ran; (token, value) for every candidate occurrence."""
+    matches = match_lengths(context, window_size=window_size, buffer_size=buffer_size, lookback="adjacent")
+    candidates = min(window_size, len(context)) - buffer_size
+    values = []
+    for delta in range(1, candidates + 1):
+        lam = 1 + matches[delta]
+        values.append((context[-delta], max(0.0, (math.log2(delta + 1) + math.log2(lam)) / lam)))
+    return values
+
+
+def adjustments(
+    tokens: Sequence[int],
+    vocab_size: int,
+    *,
+    formula: str = "paper",
+    lookback: str | None = None,
+    window_size: int = 512,
+    buffer_size: int = 32,
+    min_match_length: int | None = 1,
+    escalation: float = 0.0,
+    loop_window: int = 4096,
+    exempt_token_ids: Iterable[int] = (),
+    include_prompt: bool = True,
+    prompt_length: int = 0,
+) -> dict[int, float]:
+    """The sparse form: bits relative to `log2 V` for every token that is adjusted; all others get 0.
+
+    `logits[a] += strength * adjustments(...).get(a, 0)` is the whole penalty.
+
+    >>> adjustments([7] * 12, 1000, window_size=8, buffer_size=3)  # -0.9069 - log2(1000)
+    {7: -10.872...}
+    >>> adjustments([1, 2] * 4, 1000, min_match_length=None, escalation=1.0)  # 4 copies: 2 * (log2 V + 1)
+    {1: -21.931...}
+    """
+    context = list(tokens) if include_prompt else list(tokens[prompt_length:])
+    literal = math.log2(vocab_size)
+    if formula == "sglang":
+        values = _sglang_values(context, window_size, buffer_size)
+    elif min_match_length is None:
+        values = []
+    else:
+        values = _paper_values(context, window_size, buffer_size, lookback or "before_buffer", min_match_length)
+
+    bits: dict[int, float] = {}
+    for token, value in values:  # the minimum over all occurrences, capped at a literal's cost
+        bits[token] = min(bits.get(token, 0.0), value - literal)
+
+    if escalation and (loop := trailing_loop(context, loop_window)):
+        token = context[-loop.period]
+        bits[token] = bits.get(token, 0.0) - escalation * (literal + 1) * (loop.copies - 2)
+
+    exempt = set(exempt_token_ids)
+    return {token: value for token, value in bits.items() if 0 <= token < vocab_size and token not in exempt}
+
+
+def marginal_codelengths(tokens: Sequence[int], vocab_size: int, **settings) -> list[float]:
+    """The dense form: `delta(a)` in bits for every token `a`. Takes the settings of `adjustments`.
+
+    The worked examples of the specification:
+
+    >>> def shown(tokens, vocab_size=1000, **settings):
+    ...     dense = marginal_codelengths(tokens, vocab_size, **settings)
+    ...     return {a: round(dense[a], 4) for a in sorted(set(tokens))}
+    >>> shown([1, 2, 3, 4, 1, 2, 3, 4, 1, 2], window_size=8, buffer_size=2)
+    {1: 2.0, 2: 1.585, 3: -0.8301, 4: 0.0}
+    >>> shown([1, 2, 3, 4, 1, 2, 3, 4, 1, 2], window_size=8, buffer_size=2, lookback="adjacent")
+    {1: 1.0, 2: 0.0, 3: -0.415, 4: 1.585}
+    >>> shown([1, 2, 3, 9, 1, 2, 8, 6, 6, 1, 2], window_size=16, buffer_size=2)
+    {1: 2.3219, 2: 2.0, 3: -0.585, 6: 0.0, 8: -0.737, 9: 2.585}
+    >>> shown([1, 2, 3, 9, 1, 2, 8, 6, 6, 1, 2], window_size=16, buffer_size=2, min_match_length=2)
+    {1: 9.9658, 2: 9.9658, 3: -0.585, 6: 9.9658, 8: -0.737, 9: 9.9658}
+    >>> shown([7] * 12, window_size=8, buffer_size=3)
+    {7: -0.9069}
+    >>> shown([5, 7, 9, 5, 7], window_size=3, buffer_size=2)
+    {5: 1.585, 7: 1.0, 9: 0.0}
+    """
+    sparse = adjustments(tokens, vocab_size, **settings)
+    return [math.log2(vocab_size) + sparse.get(a, 0.0) for a in range(vocab_size)]
+
+
+def penalise(
+    logits: Sequence[float],
+    tokens: Sequence[int],
+    *,
+    strength: float = 0.15,
+    vocab_size: int | None = None,
+    largest: float = math.inf,
+    **settings,
+) -> list[float]:
+    """The penalised logits of one sequence. Takes the settings of `adjustments`.
+
+    Args:
+        logits: one per token id.
+        tokens: the context, oldest first.
+        strength: how many logits a bit is worth.
+        vocab_size: the alphabet, where the logits are wider than it.
+        largest: the largest finite number of the logits' type; finite logits are kept within it.
+
+    >>> penalise([0.0, 1.0, 2.0], [1, 1, 1, 1], strength=0.5, window_size=2, buffer_size=2)
+    [0.0, 0.207..., 2.0]
+    """
+    out = list(logits)
+    for token, bits in adjustments(tokens, vocab_size or len(out), **settings).items():
+        if math.isfinite(out[token]):
+            out[token] = max(-largest, min(largest, out[token] + strength * bits))
+    return out
+
+
+# ---------------------------------------------------------------- the compressor (Definition 8)
+
+
+class Copy(NamedTuple):
+    """A phrase that repeats `length` tokens from `distance` tokens back."""
+
+    length: int
+    distance: int
+
+
+class Literal(NamedTuple):
+    """A phrase that spells out one token."""
+
+    token: int
+
+
+def codelength(code: Iterable[Copy | Literal], vocab_size: int) -> float:
+    """Bits of a code: `log2 L + log2 D + 1` for a copy, `log2 V + 1` for a literal.
+
+    >>> codelength([Literal(7), Copy(length=4, distance=2)], vocab_size=8)
+    8.0
+    """
+    return sum(
+        math.log2(phrase.length) + math.log2(phrase.distance) + 1
+        if isinstance(phrase, Copy)
+        else math.log2(vocab_size) + 1
+        for phrase in code
+    )
+
+
+def _longest_match(y: Sequence[int], z: Sequence[int], starts: Iterable[int]) -> tuple[int, int]:
+    """`findLongestMatch`: the first of `starts` at which the longest prefix of `y` stands in `z`; its length."""
+    best, longest = 0, 0
+    for start in starts:
+        k = 0
+        while k < len(y) and start + k < len(z) and y[k] == z[start + k]:
+            k += 1
+        if k > longest:
+            best, longest = start, k
+    return best, longest
+
+
+def compress_buffer(buffer: Sequence[int], window: Sequence[int]) -> list[Copy | Literal]:
+    """Definition 8: the greedy code of a buffer given a window, both in ordinary order, oldest token first.
+
+    Parsed newest token first, because the paper prepends the next token to the buffer. The distance of a copy
+    is the one to its newest token (the window's newest token has distance 1), the nearest match on ties.
+
+    >>> compress_buffer([5, 1, 2], window=[1, 2, 3, 1, 2, 4])
+    [Copy(length=2, distance=2), Literal(token=5)]
+    """
+    y, z = list(reversed(buffer)), list(reversed(window))
+    code: list[Copy | Literal] = []
+    while y:
+        start, length = _longest_match(y, z, range(len(z)))
+        code.append(Copy(length, start + 1) if length else Literal(y[0]))
+        y = y[max(1, length) :]
+    return code
+
+
+def exact_marginal_codelengths(
+    context: Sequence[int], vocab_size: int, *, window_size: int = 512, buffer_size: int = 32
+) -> list[float]:
+    """`|C(ab|w)| - |C(b|w)|` in bits for every token `a`: what the closed form approximates.
+
+    The two agree up to a constant while `l = 0`, and for `l = 1` on every token that follows the nearest match
+    at `e >= 2`; see docs/mathematics.md for where and how far they part.
+
+    >>> exact = exact_marginal_codelengths([1, 2, 3, 4, 5, 6], 8, window_size=4, buffer_size=2)
+    >>> [round(bits, 3) for bits in exact]  # log2(distance) + 1 in the window, log2(8) + 1 elsewhere
+    [4.0, 3.0, 2.585, 2.0, 1.0, 4.0, 4.0, 4.0]
+    """
+    window = list(context[: max(0, len(context) - buffer_size)][-window_size:])
+    buffer = list(context[-buffer_size:])
+    base = codelength(compress_buffer(buffer, window), vocab_size)
+    return [codelength(compress_buffer([*buffer, a], window), vocab_size) - base for a in range(vocab_size)]
+
+
+def compress(sequence: Sequence[int], *, window_size: int = 512, buffer_size: int = 32) -> list[Copy | Literal]:
+    """The LZSS code of a whole sequence: the window slides along behind the phrases that were emitted.
+
+    Each phrase codes the longest start of the next `buffer_size` tokens that stands in the window, else one
+    literal. The distance is LZ77's offset, from the phrase back to the start of its source.
+
+    >>> compress([1, 2, 3, 1, 2, 3, 1, 2, 3])
+    [Literal(token=1), Literal(token=2), Literal(token=3), Copy(length=3, distance=3), Copy(length=3, distance=3)]
+    """
+    code: list[Copy | Literal] = []
+    i = 0
+    while i < len(sequence):
+        window = sequence[max(0, i - window_size) : i]
+        start, length = _longest_match(sequence[i : i + buffer_size], window, range(len(window) - 1, -1, -1))
+        code.append(Copy(length, len(window) - start) if length else Literal(sequence[i]))
+        i += max(1, length)
+    return code
+
+
+def compression_rate(
+    sequence: Sequence[int], vocab_size: int, *, window_size: int = 512, buffer_size: int = 32
+) -> float:
+    """Bits per token of the sequence's LZSS code (the paper's compression rate); 0 for an empty sequence.
+
+    >>> compression_rate([1, 2, 3, 4], 256)
+    9.0
+    >>> compression_rate([1] * 100, 256) < 1
+    True
+    """
+    code = compress(sequence, window_size=window_size, buffer_size=buffer_size)
+    return codelength(code, vocab_size) / len(sequence) if len(sequence) else 0.0

@@ -1,0 +1,236 @@
+"""Generated batches that really repeat, and the one check of a backend against the reference.
+
+Used by the tests, by the CUDA tests and by the benchmarks (which report no time for a backend that is wrong).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from lz_penalty import LZPenaltyConfig, apply_lz_penalty_, pack_configs, reference
+
+EPSILON = {"float64": 2.0**-40, "float32": 2.0**-22, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+LARGEST = {"float64": 1.7976931348623157e308, "float32": 3.4028234663852886e38, "float16": 65504.0}
+LARGEST["bfloat16"] = 3.3895313892515355e38
+GARBAGE = (-7, -1, 10**6, 2**31 - 1)
+
+
+@dataclass
+class Case:
+    """One call of the op, as Python lists; `None` where the argument is left out."""
+
+    logits: list[list[float]]
+    token_ids: list[list[int]]
+    lengths: list[int] | None
+    starts: list[int] | None
+    row_to_slot: list[int] | None
+    tail_ids: list[list[int]] | None
+    tail_lengths: list[int] | None
+    configs: list[LZPenaltyConfig | None]
+    vocab_size: int
+    dtype: str
+    token_dtype: str
+    layout: str  # "plain", "strided" (rows and columns apart) or "sliced" (rows apart)
+
+    def context(self, row: int) -> list[int]:
+        """What row `row` sees, in the words of the op's docstring."""
+        history = self.token_ids[self.row_to_slot[row] if self.row_to_slot else row]
+        history = history[: self.lengths[row]] if self.lengths is not None else history
+        history = history[self.starts[row] :] if self.starts is not None else history
+        if self.tail_ids is None:
+            return history
+        return history + (self.tail_ids[row][: self.tail_lengths[row]] if self.tail_lengths else self.tail_ids[row])
+
+
+def sequence(rng: random.Random, length: int, ids: int) -> list[int]:
+    """Tokens that repeat: a motif several times, copies of earlier stretches, noise, ids outside the vocabulary."""
+    out: list[int] = []
+    while len(out) < length:
+        kind = rng.choice(("motif", "motif", "copy", "noise"))
+        if kind == "motif":
+            out += [rng.randrange(ids) for _ in range(rng.randint(1, 7))] * rng.randint(1, 9)
+        elif kind == "copy" and out:
+            start = rng.randrange(len(out))
+            out += out[start : start + rng.randint(1, 20)]
+        else:
+            out += [rng.randrange(ids) for _ in range(rng.randint(1, 6))]
+        if rng.random() < 0.1:
+            out.append(rng.choice(GARBAGE))
+    # Cut at either end: a loop should often be complete at the end of the context.
+    return out[:length] if rng.random() < 0.5 else out[len(out) - length :]
+
+
+def config(rng: random.Random, ids: int, *, window: int = 40, buffer: int = 9) -> LZPenaltyConfig:
+    """Settings drawn over every option together; small sizes, so that short contexts meet every edge."""
+    buffer_size = rng.randint(1, buffer)
+    formula = rng.choice(("paper", "paper", "sglang"))
+    return LZPenaltyConfig(
+        strength=rng.choice((0.15, 1.0, 30.0, 0.0)),
+        window_size=rng.randint(1, window),
+        buffer_size=buffer_size,
+        formula=formula,
+        lookback=rng.choice((None, "adjacent", "adjacent" if formula == "sglang" else "before_buffer")),
+        min_match_length=1 if formula == "sglang" else rng.choice((1, None, rng.randint(1, buffer_size + 1))),
+        escalation=rng.choice((0.0, 0.5, 1.0, 20.0)),
+        loop_window=rng.choice((rng.randint(1, 20), rng.randint(1, 2 * window), 4096)),
+        include_prompt=rng.random() < 0.5,
+        exempt_token_ids=[rng.randrange(ids) for _ in range(rng.choice((0, 0, 1, 4)))],
+    )
+
+
+def case(rng: random.Random, *, length: int = 90, window: int = 40, buffer: int = 9, rows: int = 5) -> Case:
+    """One batch: mixed settings, short histories, shared slots, drafts, padded vocabularies, special logits."""
+    n_rows = rng.randint(1, rows)
+    vocab_size = rng.choice((1, 2, 5, 30))
+    width = vocab_size + rng.choice((0, 0, 3))
+    ids = rng.choice((2, vocab_size, width + 1))
+    capacity = rng.choice((0, 1, rng.randint(2, 12), rng.randint(2, length)))
+    row_to_slot, slots = None, n_rows
+    if rng.random() < 0.4:
+        slots = rng.randint(1, n_rows + 1)
+        row_to_slot = [rng.randrange(slots) for _ in range(n_rows)]
+    dtype = rng.choice(("float32", "float32", "float64", "float16", "bfloat16"))
+    lengths = [rng.choice((0, capacity, rng.randint(0, capacity))) for _ in range(n_rows)] if rng.random() < 0.7 else None
+    ends = lengths or [capacity] * n_rows
+    configs = [config(rng, ids, window=window, buffer=buffer) if rng.random() < 0.9 else None for _ in range(n_rows)]
+    if rng.random() < 0.3:
+        configs = [configs[0]] * n_rows
+    starts: list[int] | None = [rng.choice((0, end, rng.randint(0, end))) for end in ends]
+    if rng.random() < 0.5:
+        starts = None
+        configs = [c and replace(c, include_prompt=True) for c in configs]
+    tail_ids = tail_lengths = None
+    if rng.random() < 0.4:
+        drafts = rng.randint(0, 5)
+        tail_ids = [sequence(rng, drafts, ids) for _ in range(n_rows)]
+        tail_lengths = [rng.randint(0, drafts) for _ in range(n_rows)] if rng.random() < 0.7 else None
+    return Case(
+        logits=[[_logit(rng, dtype) for _ in range(width)] for _ in range(n_rows)],
+        token_ids=[sequence(rng, capacity, ids) for _ in range(slots)],
+        lengths=lengths,
+        starts=starts,
+        row_to_slot=row_to_slot,
+        tail_ids=tail_ids,
+        tail_lengths=tail_lengths,
+        configs=configs,
+        vocab_size=vocab_size,
+        dtype=dtype,
+        token_dtype=rng.choice(("int32", "int64")),
+        layout=rng.choice(("plain", "sliced", "strided")),
+    )
+
+
+def _logit(rng: random.Random, dtype: str) -> float:
+    special = rng.random()
+    if special < 0.15:
+        return rng.choice((-math.inf, math.inf, math.nan, 0.0, -0.0, -LARGEST[dtype], LARGEST[dtype]))
+    return rng.choice((rng.uniform(-20, 20), float(rng.randint(-3, 3))))
+
+
+# ---------------------------------------------------------------- running and judging
+
+
+def arrays(case: Case, library: Any, device: str | None = None) -> dict[str, Any]:
+    """The case's arguments as NumPy arrays or torch tensors; the logits in the case's layout."""
+
+    def make(values: Any, dtype: str, shape: tuple[int, ...] | None = None) -> Any:
+        if values is None:
+            return None
+        if library is np:
+            array = np.array(values, dtype=dtype)
+        else:
+            array = library.tensor(values, dtype=getattr(library, dtype), device=device)
+        return array.reshape(shape) if shape else array
+
+    rows, width = len(case.logits), len(case.logits[0])
+    step = {"plain": (1, 1), "sliced": (2, 1), "strided": (1, 3)}[case.layout]
+    poison = [[768.0] * (width * step[1]) for _ in range(rows * step[0])]
+    base = make(poison, case.dtype)
+    logits = base[:: step[0], :: step[1]]
+    logits[...] = make(case.logits, case.dtype)
+    tails = None if case.tail_ids is None else (rows, len(case.tail_ids[0]))
+    return {
+        "logits": logits,
+        "token_ids": make(case.token_ids, case.token_dtype, (len(case.token_ids), len(case.token_ids[0]))),
+        "lengths": make(case.lengths, "int64"),
+        "starts": make(case.starts, "int32"),
+        "row_to_slot": make(case.row_to_slot, "int32"),
+        "tail_ids": make(case.tail_ids, "int64", tails),
+        "tail_lengths": make(case.tail_lengths, "int64"),
+        "base": base,
+    }
+
+
+def expected(case: Case, stored: list[list[float]]) -> tuple[list[list[float]], list[list[float]]]:
+    """What the reference says of the stored logits, and how far each may be off."""
+    out, tolerance = [], []
+    for row, config in enumerate(case.configs):
+        logits = stored[row]
+        if config is None:
+            out.append(logits)
+            tolerance.append([0.0] * len(logits))
+            continue
+        settings = settings_of(config)
+        context = case.context(row)
+        bits = reference.adjustments(context, case.vocab_size, **settings)
+        out.append(
+            reference.penalise(
+                logits,
+                context,
+                strength=config.strength,
+                vocab_size=case.vocab_size,
+                largest=LARGEST[case.dtype],
+                **settings,
+            )
+        )
+        tolerance.append(
+            [
+                EPSILON[case.dtype] * max(abs(was), abs(now)) + 2e-6 * config.strength * max(abs(bits[a]), 17)
+                if a in bits and math.isfinite(was)
+                else 0.0
+                for a, (was, now) in enumerate(zip(logits, out[-1], strict=True))
+            ]
+        )
+    return out, tolerance
+
+
+def settings_of(config: LZPenaltyConfig) -> dict[str, Any]:
+    """A config as keyword arguments of `reference.adjustments`; contexts here have lost their prompt already."""
+    names = ("formula", "window_size", "buffer_size", "min_match_length", "escalation", "loop_window", "exempt_token_ids")
+    return {name: getattr(config, name) for name in names} | {"lookback": config.effective_lookback}
+
+
+def disagreement(case: Case, library: Any, backend: str, device: str | None = None, op: Any = apply_lz_penalty_) -> str | None:
+    """The one check: run the op with `backend` and compare with the reference; `None` if they agree.
+
+    Logits without an adjustment must come back bit for bit, memory between strided logits must not be touched, and the
+    arguments other than the logits must be as before.
+    """
+    given = arrays(case, library, device)
+    base = given.pop("base")
+    stored = given["logits"].tolist()
+    before = {name: None if array is None else array.tolist() for name, array in given.items()}
+    packed_where = None if library is np or device in (None, "cpu") else device
+    settings: Any = pack_configs(case.configs, packed_where) if len(case.logits) % 2 else case.configs
+    op(**given, config=settings, vocab_size=case.vocab_size, backend=backend)
+    result = given["logits"].tolist()
+    want, tolerance = expected(case, stored)
+    for row, (got_row, want_row, slack_row) in enumerate(zip(result, want, tolerance, strict=True)):
+        for a, (got, right, slack) in enumerate(zip(got_row, want_row, slack_row, strict=True)):
+            same = got == right or (math.isnan(got) and math.isnan(right)) or abs(got - right) <= slack
+            if not same:
+                return f"row {row} token {a}: {got} instead of {right} (+- {slack:.2g}), was {stored[row][a]}"
+    for name, was in before.items():
+        if name != "logits" and was is not None and given[name].tolist() != was:
+            return f"{name} was changed"
+    gaps = base.size if library is np else base.numel()
+    untouched = sum(value == 768.0 for line in base.tolist() for value in line)
+    inside = sum(value == 768.0 for line in result for value in line)
+    if untouched - inside != gaps - len(result) * len(result[0]):
+        return "memory between the logits was written"
+    return None
