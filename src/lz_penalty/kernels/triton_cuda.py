@@ -21,8 +21,9 @@ from lz_penalty import packing as col
 
 _FUSED_WINDOW = 2048  # up to here one program does a whole row
 _CHUNK = 1024  # tokens per program beyond that
-_LOOP_BLOCK = 2048  # periods that are sifted at a time
-_UNROLL = 8  # tokens that a match grows by before it is asked whether to go on
+_LOOP_BLOCK = 512  # periods that are looked at together
+_RUN_BLOCK = 1024  # tokens of a run that are compared together
+_FIRST, _UNROLL = 2, 16  # tokens that a match grows by, at first and later, before it is asked whether to go on
 _SCRATCH_BYTES = 256 * 2**20  # long windows of very many rows are done in groups that fit into this
 
 MODE, WINDOW, BUFFER = tl.constexpr(col.MODE), tl.constexpr(col.WINDOW), tl.constexpr(col.BUFFER)
@@ -32,6 +33,7 @@ STRENGTH, ESCALATION = tl.constexpr(col.STRENGTH), tl.constexpr(col.ESCALATION)
 NONE, BEFORE_BUFFER = tl.constexpr(col.NONE), tl.constexpr(col.BEFORE_BUFFER)
 ADJACENT, SGLANG = tl.constexpr(col.ADJACENT), tl.constexpr(col.SGLANG)
 NO_PERIOD = tl.constexpr(2**30)
+NEARNESS = tl.constexpr(2**17)  # above any distance; times the longest buffer it still fits 32 bits
 LOOP_FILTER = tl.constexpr(16)  # newest tokens, and samples, that a period must match before its run is measured
 LOOP_SAMPLES = tl.constexpr(8)
 
@@ -67,6 +69,8 @@ def apply(logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_length
         "EXEMPT_STEPS": packed.max_exempt.bit_length(),
         "BUFFER_BLOCK": triton.next_power_of_2(max(1, min(packed.max_buffer, longest))),
         "LOOP_BLOCK": min(_LOOP_BLOCK, triton.next_power_of_2(looped // 3)) if looped >= 3 else 0,
+        "RUN_BLOCK": _RUN_BLOCK,
+        "FIRST": _FIRST,
         "UNROLL": _UNROLL,
         "LOWEST": torch.finfo(logits.dtype).min,
     }
@@ -87,9 +91,9 @@ def _apply_in_chunks(arguments, constants, logits, chunks):
         count = min(group, rows - first)
         matches = logits.new_empty((count, width), dtype=torch.int16)
         originals = logits.new_empty((count, width))
-        longest = logits.new_empty((count, chunks), dtype=torch.int32)
+        ranks = logits.new_empty((count, chunks), dtype=torch.int32)
         loops = logits.new_empty((count, 3), dtype=torch.float64)
-        scratch = (first, matches, originals, longest, loops)
+        scratch = (first, matches, originals, ranks, loops)
         _gather_kernel[(count, chunks + 1)](*arguments, *scratch, **launch)
         _write_kernel[(count, chunks)](*arguments, *scratch, **launch)
 
@@ -145,22 +149,42 @@ def _token(at, place, mask):
 
 
 @triton.jit
-def _match(at, source, buffer, recent, UNROLL: tl.constexpr):
-    """How many tokens from `source` on equal the newest ones: at most `buffer`, all of them before `recent`."""
-    length = tl.zeros_like(source)
-    alive = source < recent
-    k = 0
-    going = buffer > 0
+def _match(at, source, buffer, recent, FIRST: tl.constexpr, UNROLL: tl.constexpr):
+    """How many tokens from `source` on equal the newest ones: at most `buffer`, all of them before `recent`.
+
+    Loads do not wait for the comparison before them, so that many are in flight together. The first few tokens decide
+    for almost every place of ordinary text.
+    """
+    limit = tl.minimum(recent - source, buffer)
+    shared = tl.minimum(recent, buffer)
+    alive, length = _grow(at, source, limit, shared, limit > 0, tl.zeros_like(source), 0, FIRST)
+    k = FIRST
+    going = (k < buffer) & (tl.max(alive.to(tl.int32), 0) > 0)
     while going:
-        for u in tl.static_range(UNROLL):
-            # Loads do not wait for the comparison before them, so that all of them are in flight together.
-            inside = (k + u < buffer) & (source + k + u < recent)
-            want = _token(at, k + u, k + u < recent)
-            alive = alive & inside & (_token(at, source + k + u, inside) == want)
-            length += alive.to(tl.int32)
+        alive, length = _grow(at, source, limit, shared, alive, length, k, UNROLL)
         k += UNROLL
         going = (k < buffer) & (tl.max(alive.to(tl.int32), 0) > 0)
     return length
+
+
+@triton.jit
+def _grow(at, source, limit, wanted_limit, alive, length, k, STEPS: tl.constexpr):
+    """Compare `STEPS` more tokens of each match that is still alive, from the `k`-th on."""
+    if len(at) == 2:
+        newest, stride = at
+        wanted = newest - tl.cast(k, tl.int64) * stride
+        here = wanted - source.to(tl.int64) * stride  # one address for all steps
+        for u in tl.static_range(STEPS):
+            inside = k + u < limit
+            token = tl.load(here - u * stride, mask=inside, other=0)
+            alive = alive & inside & (token == tl.load(wanted - u * stride, mask=k + u < wanted_limit, other=0))
+            length += alive.to(tl.int32)
+    else:
+        for u in tl.static_range(STEPS):
+            inside = k + u < limit
+            alive = alive & inside & (_token(at, source + k + u, inside) == _token(at, source * 0 + k + u, inside))
+            length += alive.to(tl.int32)
+    return alive, length
 
 
 @triton.jit
@@ -173,9 +197,27 @@ def _match_at_buffer(at, buffer, recent, BUFFER_BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _bits(mode, e, match, longest, min_match, literal):
-    """Bits relative to a literal for the token at distance `e`; 0 where it has no value."""
+def _rank(match, e, valid):
+    """One number that orders places by the length of their match, then by nearness; invalid extensions come last."""
+    return match * NEARNESS + tl.where(valid, NEARNESS - 1 - e, 0)
+
+
+@triton.jit
+def _bits(at, token, candidate, mode, offset, e, match, best, min_match, literal):
+    """Bits relative to a literal for the token at distance `e`; 0 where it has none, or none of its own.
+
+    `best` is the highest rank of all places: it holds the longest match and the nearest place that extends it.
+
+    In a loop most places only say again what a nearer one says, and each of them would cost an atomic minimum on one
+    address. Two kinds are left out: extensions by the token of the nearest extension, and places with the same token
+    one lag of the longest match nearer. (SGLang's value falls with the length of the match, so there the place itself
+    must have none.)
+    """
+    longest = best // NEARNESS
+    nearness = best % NEARNESS
+    nearest = NEARNESS - 1 - nearness
     distance = e.to(tl.float32)
+    longer = match == longest
     if mode == SGLANG:
         length = (match + 1).to(tl.float32)
         value = tl.maximum((tl.log2(distance + 1) + tl.log2(length)) / length, 0.0)
@@ -184,10 +226,17 @@ def _bits(mode, e, match, longest, min_match, literal):
         if (longest >= 1) & (longest + 1 >= min_match):
             length = longest.to(tl.float32)
             if mode == ADJACENT:
-                value = tl.where(match == longest, tl.log2((length + 1) / length) - 1, value)
+                value = tl.where(longer, tl.log2((length + 1) / length) - 1, value)
             else:
                 extension = tl.log2(1 + (distance - 1) / (length * (distance + length))) - 1
-                value = tl.where((match == longest) & (e >= 2), extension, value)
+                value = tl.where(longer & (e >= 2), extension, value)
+    if (longest >= 1) & (nearness > 0):
+        nearer = e - offset - nearest
+        inside = candidate & (nearer >= 1)
+        again = inside & (_token(at, offset + nearer - 1, inside) == token) & tl.where(mode == SGLANG, match == 0, longer == 0)
+        first = _token(at, e * 0 + offset + nearest - 1, e > 0)
+        again = again | (longer & (e > nearest) & (token == first))
+        value = tl.where(again, literal, value)
     return tl.minimum(value - literal, 0.0)
 
 
@@ -207,40 +256,50 @@ def _run(at, period, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _trailing_loop(at, n, BLOCK: tl.constexpr):
+def _sift(at, p, valid, alive, n):
+    """Drop periods that do not repeat the newest tokens, or samples of the two further copies."""
+    for k in range(1, LOOP_FILTER):
+        equal = _token(at, p * 0 + k, valid & (k < n)) == _token(at, p + k, valid & (p + k < n))
+        alive = alive & (equal | (k >= 2 * p))
+    for sample in range(1, LOOP_SAMPLES + 1):
+        i = (2 * p * sample) // LOOP_SAMPLES - 1
+        inside = valid & (i >= 0)
+        alive = alive & ((_token(at, i, inside) == _token(at, i + p, inside)) | (i < 0))
+    return alive
+
+
+@triton.jit
+def _trailing_loop(at, n, BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr):
     """Period and run of the loop with the most copies at the end, 0 and 0 if there is none: `loops.trailing_loop`.
 
-    Periods are sifted a block at a time (the newest tokens, then samples of the two further copies), and what is left
-    is measured one by one, in ascending order. A run that counts rules out every period up to its own length.
+    Periods that repeat the newest two tokens are measured one by one, in ascending order. A run that counts rules out
+    every period up to its own length; one that does not count has the others sifted before the next is measured.
     """
     best_period = 0
     best_run = 0
     first = 1
     while first <= n // 3:
         p = first + tl.arange(0, BLOCK)
+        first += BLOCK
         valid = p <= n // 3
         alive = valid & (_token(at, p, valid) == _token(at, p * 0, valid))
-        first += BLOCK
-        if tl.max(alive.to(tl.int32), 0) > 0:
-            for k in range(1, LOOP_FILTER):
-                equal = _token(at, p * 0 + k, valid & (k < n)) == _token(at, p + k, valid & (p + k < n))
-                alive = alive & (equal | (k >= 2 * p))
-            for sample in range(1, LOOP_SAMPLES + 1):
-                i = (2 * p * sample) // LOOP_SAMPLES - 1
-                inside = valid & (i >= 0)
-                alive = alive & ((_token(at, i, inside) == _token(at, i + p, inside)) | (i < 0))
+        alive = alive & (_token(at, p + 1, valid) == _token(at, p * 0 + 1, valid))
+        period = tl.min(tl.where(alive, p, NO_PERIOD), 0)
+        sifted = False
+        while period < NO_PERIOD:
+            run = _run(at, period, n, RUN_BLOCK)
+            above = period
+            if run >= 2 * period:
+                above = run
+                if (best_period == 0) | (tl.cast(run, tl.int64) * best_period > tl.cast(best_run, tl.int64) * period):
+                    best_period = period
+                    best_run = run
+                first = tl.maximum(first, run + 1)
+            elif not sifted:
+                alive = _sift(at, p, valid, alive, n)
+                sifted = True
+            alive = alive & (p > above)
             period = tl.min(tl.where(alive, p, NO_PERIOD), 0)
-            while period < NO_PERIOD:
-                run = _run(at, period, n, BLOCK)
-                above = period
-                if run >= 2 * period:
-                    above = run
-                    if (best_period == 0) | (tl.cast(run, tl.int64) * best_period > tl.cast(best_run, tl.int64) * period):
-                        best_period = period
-                        best_run = run
-                    first = tl.maximum(first, run + 1)
-                alive = alive & (p > above)
-                period = tl.min(tl.where(alive, p, NO_PERIOD), 0)
     return best_period, best_run
 
 
@@ -294,8 +353,8 @@ def _row_kernel(
     token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
     tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths,
     table, table_stride, exempt_ids,
-    EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, UNROLL: tl.constexpr,
-    LOWEST: tl.constexpr, BLOCK: tl.constexpr,
+    EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
+    FIRST: tl.constexpr, UNROLL: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A whole row in one program, for windows of at most `BLOCK` tokens."""
     row = tl.program_id(0)
@@ -303,6 +362,7 @@ def _row_kernel(
     mode = tl.load(settings + MODE)
     window = tl.load(settings + WINDOW)
     buffer = tl.load(settings + BUFFER)
+    min_match = tl.load(settings + MIN_MATCH)
     loop_window = tl.load(settings + LOOP_WINDOW)
     strength = tl.load(settings + STRENGTH).to(tl.float32, bitcast=True)
     at, n = _open(
@@ -322,21 +382,23 @@ def _row_kernel(
     keep = _writable(token, candidate, vocab_size, settings, exempt_ids, EXEMPT_STEPS)
     logits += row.to(tl.int64) * row_stride
     cell = logits + tl.where(keep, token, 0).to(tl.int64) * logit_stride
-    original = tl.load(cell, mask=keep, other=0.0)
+    original = tl.load(cell, mask=keep & (min_match == 1), other=0.0)
 
-    match = _match(at, place + 1, buffer, recent, UNROLL)
-    longest = tl.max(match, 0)
+    match = _match(at, place + 1, buffer, recent, FIRST, UNROLL)
+    best = tl.max(_rank(match, e, candidate & ((mode != BEFORE_BUFFER) | (e >= 2))), 0)
     if mode == BEFORE_BUFFER:
-        longest = tl.maximum(longest, _match_at_buffer(at, buffer, recent, BUFFER_BLOCK))
-    bits = _bits(mode, e, match, longest, tl.load(settings + MIN_MATCH), literal)
+        best = tl.maximum(best, _match_at_buffer(at, buffer, recent, BUFFER_BLOCK) * NEARNESS)
+    bits = _bits(at, token, candidate, mode, offset, e, match, best, min_match, literal)
+    if min_match > 1:  # then only extensions have a value
+        original = tl.load(cell, mask=keep & (bits < 0), other=0.0)
 
     if LOOP_BLOCK > 0:
-        period, run = _trailing_loop(at, tl.minimum(n, loop_window), LOOP_BLOCK)
+        period, run = _trailing_loop(at, tl.minimum(n, loop_window), LOOP_BLOCK, RUN_BLOCK)
         if period > 0:
             escalation = tl.load(settings + ESCALATION).to(tl.float32, bitcast=True)
             further = escalation * (literal + 1) * (run.to(tl.float32) / period.to(tl.float32) - 1)
             loop_token = _token(at, e * 0 + period - 1, e > 0)
-            bits = tl.where(token == loop_token, bits - further, bits)
+            bits = tl.where((token == loop_token) & (bits < 0), bits - further, bits)
             alone = _writable(loop_token, e == 1, vocab_size, settings, exempt_ids, EXEMPT_STEPS)
             loop_cell = logits + tl.where(alone, loop_token, 0).to(tl.int64) * logit_stride
             loop_original = tl.load(loop_cell, mask=alone, other=0.0)
@@ -352,9 +414,9 @@ def _gather_kernel(
     token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
     tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths,
     table, table_stride, exempt_ids,
-    first_row, matches, originals, longest, loops,
-    EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, UNROLL: tl.constexpr,
-    LOWEST: tl.constexpr, BLOCK: tl.constexpr, CHUNKS: tl.constexpr,
+    first_row, matches, originals, ranks, loops,
+    EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
+    FIRST: tl.constexpr, UNROLL: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
     """First launch for long windows: matches and original logits of a chunk; the last program looks for the loop."""
     line = tl.program_id(0)
@@ -373,7 +435,7 @@ def _gather_kernel(
         loops += line * 3
         tl.store(loops, -1.0)
         if LOOP_BLOCK > 0:
-            period, run = _trailing_loop(at, tl.minimum(n, tl.load(settings + LOOP_WINDOW)), LOOP_BLOCK)
+            period, run = _trailing_loop(at, tl.minimum(n, tl.load(settings + LOOP_WINDOW)), LOOP_BLOCK, RUN_BLOCK)
             if period > 0:
                 escalation = tl.load(settings + ESCALATION).to(tl.float32, bitcast=True)
                 loop_token = _token(at, period - 1, period > 0)
@@ -389,16 +451,18 @@ def _gather_kernel(
     e = 1 + chunk * BLOCK + tl.arange(0, BLOCK)
     place = offset + e - 1
     if offset + chunk * BLOCK >= recent:
-        tl.store(longest + line * CHUNKS + chunk, 0)
+        tl.store(ranks + line * CHUNKS + chunk, 0)
         return
     token = _token(at, place, place < recent)
-    keep = _writable(token, place < recent, vocab_size, settings, exempt_ids, 0)
+    match = _match(at, place + 1, buffer, recent, FIRST, UNROLL)
+    min_match = tl.load(settings + MIN_MATCH)
+    candidate = place < recent - tl.where(mode == SGLANG, buffer, 0)
+    keep = _writable(token, candidate & (match + 1 >= min_match), vocab_size, settings, exempt_ids, 0)
     original = tl.load(logits + tl.where(keep, token, 0).to(tl.int64) * logit_stride, mask=keep, other=0.0)
-    match = _match(at, place + 1, buffer, recent, UNROLL)
-    best = tl.max(match, 0)
+    best = tl.max(_rank(match, e, candidate & ((mode != BEFORE_BUFFER) | (e >= 2))), 0)
     if (chunk == 0) & (mode == BEFORE_BUFFER):
-        best = tl.maximum(best, _match_at_buffer(at, buffer, recent, BUFFER_BLOCK))
-    tl.store(longest + line * CHUNKS + chunk, best)
+        best = tl.maximum(best, _match_at_buffer(at, buffer, recent, BUFFER_BLOCK) * NEARNESS)
+    tl.store(ranks + line * CHUNKS + chunk, best)
     here = line.to(tl.int64) * (CHUNKS * BLOCK) + e - 1
     tl.store(matches + here, match.to(tl.int16))
     tl.store(originals + here, original)
@@ -410,9 +474,9 @@ def _write_kernel(
     token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
     tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths,
     table, table_stride, exempt_ids,
-    first_row, matches, originals, longest, loops,
-    EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, UNROLL: tl.constexpr,
-    LOWEST: tl.constexpr, BLOCK: tl.constexpr, CHUNKS: tl.constexpr,
+    first_row, matches, originals, ranks, loops,
+    EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
+    FIRST: tl.constexpr, UNROLL: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
     """Second launch for long windows: every original has been read, so the logits may be lowered."""
     line = tl.program_id(0)
@@ -445,13 +509,13 @@ def _write_kernel(
     if offset + chunk * BLOCK >= recent:
         return
     c = tl.arange(0, triton.next_power_of_2(CHUNKS))
-    best = tl.max(tl.load(longest + line * CHUNKS + c, mask=c < CHUNKS, other=0), 0)
+    best = tl.max(tl.load(ranks + line * CHUNKS + c, mask=c < CHUNKS, other=0), 0)
     here = line.to(tl.int64) * (CHUNKS * BLOCK) + e - 1
     match = tl.load(matches + here, mask=candidate, other=0).to(tl.int32)
     original = tl.load(originals + here, mask=candidate, other=0.0)
     token = _token(at, place, candidate)
-    bits = _bits(mode, e, match, best, tl.load(settings + MIN_MATCH), literal)
-    bits = tl.where(token == loop_token, bits - further, bits)
+    bits = _bits(at, token, candidate, mode, offset, e, match, best, tl.load(settings + MIN_MATCH), literal)
+    bits = tl.where((token == loop_token) & (bits < 0), bits - further, bits)
     keep = _writable(token, candidate & (bits < 0), vocab_size, settings, exempt_ids, EXEMPT_STEPS)
     cell = logits + tl.where(keep, token, 0).to(tl.int64) * logit_stride
     _lower(cell, original, strength * bits, keep, LOWEST)
