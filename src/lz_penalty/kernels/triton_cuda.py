@@ -11,6 +11,7 @@ Tokens are addressed newest first: place 0 is the newest token of the context, d
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 
 import torch
@@ -23,19 +24,17 @@ _FUSED_WINDOW = 2048  # up to here one program does a whole row
 _CHUNK = 1024  # tokens per program beyond that
 _LOOP_BLOCK = 512  # periods that are looked at together
 _RUN_BLOCK = 1024  # tokens of a run that are compared together
-_FIRST, _UNROLL = 2, 16  # tokens that a match grows by, at first and later, before it is asked whether to go on
+_FIRST, _UNROLL = 2, 8  # tokens that a match grows by, at first and later, before it is asked whether to go on
 _SCRATCH_BYTES = 256 * 2**20  # long windows of very many rows are done in groups that fit into this
 
-MODE, WINDOW, BUFFER = tl.constexpr(col.MODE), tl.constexpr(col.WINDOW), tl.constexpr(col.BUFFER)
-MIN_MATCH, LOOP_WINDOW = tl.constexpr(col.MIN_MATCH), tl.constexpr(col.LOOP_WINDOW)
-EXEMPT_BEGIN, EXEMPT_END = tl.constexpr(col.EXEMPT_BEGIN), tl.constexpr(col.EXEMPT_END)
-STRENGTH, ESCALATION = tl.constexpr(col.STRENGTH), tl.constexpr(col.ESCALATION)
+# Few globals: every launch checks that each is what the kernel was compiled with.
 NONE, BEFORE_BUFFER = tl.constexpr(col.NONE), tl.constexpr(col.BEFORE_BUFFER)
 ADJACENT, SGLANG = tl.constexpr(col.ADJACENT), tl.constexpr(col.SGLANG)
-NO_PERIOD = tl.constexpr(2**30)
 NEARNESS = tl.constexpr(2**17)  # above any distance; times the longest buffer it still fits 32 bits
-LOOP_FILTER = tl.constexpr(16)  # newest tokens, and samples, that a period must match before its run is measured
-LOOP_SAMPLES = tl.constexpr(8)
+FAR = tl.constexpr(2**30)  # above any distance or period
+
+# Numbers that change between calls and must not bring a new compilation with them.
+_jit = functools.partial(triton.jit, do_not_specialize=["vocab_size", "slots", "capacity", "tail_capacity", "first_row"])
 
 
 def apply(logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, packed, vocab_size):
@@ -106,6 +105,20 @@ def _warps(block: int) -> int:
 
 
 @triton.jit
+def _settings(table, row, stride):
+    """A row's settings: the columns of `lz_penalty.packing`, in their order, the exempt ids' range left out."""
+    line = table + row * stride
+    mode = tl.load(line)
+    window = tl.load(line + 1)
+    buffer = tl.load(line + 2)
+    min_match = tl.load(line + 3)
+    loop_window = tl.load(line + 4)
+    strength = tl.load(line + 7).to(tl.float32, bitcast=True)
+    escalation = tl.load(line + 8).to(tl.float32, bitcast=True)
+    return mode, window, buffer, min_match, loop_window, strength, escalation
+
+
+@triton.jit
 def _clamped(pointer, row, default, high):
     value = default
     if pointer is not None:
@@ -145,54 +158,69 @@ def _token(at, place, mask):
         return tl.where(place < drafts, draft.to(tl.int64), old.to(tl.int64))
 
 
+@triton.jit
+def _token_after(at, place, k, u: tl.constexpr, mask):
+    """The tokens `k + u` behind these places; one address serves every `u`."""
+    if len(at) == 2:
+        newest, stride = at
+        return tl.load(newest - (tl.cast(place, tl.int64) + k) * stride - u * stride, mask=mask, other=0)
+    else:
+        return _token(at, place + k + u, mask)
+
+
 # ---------------------------------------------------------------- what they cost
 
 
 @triton.jit
-def _match(at, source, buffer, recent, FIRST: tl.constexpr, UNROLL: tl.constexpr):
-    """How many tokens from `source` on equal the newest ones: at most `buffer`, all of them before `recent`.
+def _longest(at, token, e, offset, mode, candidate, buffer, recent, BUFFER_BLOCK: tl.constexpr, FIRST: tl.constexpr, UNROLL: tl.constexpr):  # fmt: skip
+    """Each place's match, and the highest rank among them.
 
-    Loads do not wait for the comparison before them, so that many are in flight together. The first few tokens decide
-    for almost every place of ordinary text.
+    The first few tokens decide for almost every place of ordinary text. In a loop the nearest place that is left has
+    a full match, and then the others with the same token need not be measured: they could say nothing new.
     """
+    source = offset + e  # where the tokens before each place begin
     limit = tl.minimum(recent - source, buffer)
-    shared = tl.minimum(recent, buffer)
-    alive, length = _grow(at, source, limit, shared, limit > 0, tl.zeros_like(source), 0, FIRST)
+    alive, match = _grow(at, source, limit, limit > 0, tl.zeros_like(e), 0, FIRST)
+    valid = candidate & ((mode != BEFORE_BUFFER) | (e >= 2))
+    nearest = tl.min(tl.where(alive & valid, e, tl.where(alive, FAR - 1, FAR)), 0)
     k = FIRST
-    going = (k < buffer) & (tl.max(alive.to(tl.int32), 0) > 0)
+    going = (nearest < FAR) & (k < buffer)
+    if going & (nearest < FAR - 1):
+        if _match_at(at, offset + nearest, buffer, recent, BUFFER_BLOCK) == buffer:
+            match = tl.where(e == nearest, buffer, match)
+            same = token == _token(at, e * 0 + offset + nearest - 1, candidate)
+            alive = alive & valid & (same == 0)
+            going = tl.max(alive.to(tl.int32), 0) > 0
     while going:
-        alive, length = _grow(at, source, limit, shared, alive, length, k, UNROLL)
+        alive, match = _grow(at, source, limit, alive, match, k, UNROLL)
         k += UNROLL
         going = (k < buffer) & (tl.max(alive.to(tl.int32), 0) > 0)
-    return length
+    return match, tl.max(_rank(match, e, valid), 0)
 
 
 @triton.jit
-def _grow(at, source, limit, wanted_limit, alive, length, k, STEPS: tl.constexpr):
-    """Compare `STEPS` more tokens of each match that is still alive, from the `k`-th on."""
-    if len(at) == 2:
-        newest, stride = at
-        wanted = newest - tl.cast(k, tl.int64) * stride
-        here = wanted - source.to(tl.int64) * stride  # one address for all steps
-        for u in tl.static_range(STEPS):
-            inside = k + u < limit
-            token = tl.load(here - u * stride, mask=inside, other=0)
-            alive = alive & inside & (token == tl.load(wanted - u * stride, mask=k + u < wanted_limit, other=0))
-            length += alive.to(tl.int32)
-    else:
-        for u in tl.static_range(STEPS):
-            inside = k + u < limit
-            alive = alive & inside & (_token(at, source + k + u, inside) == _token(at, source * 0 + k + u, inside))
-            length += alive.to(tl.int32)
-    return alive, length
+def _grow(at, source, limit, alive, match, k, STEPS: tl.constexpr):
+    """Compare `STEPS` more tokens of each match that is still alive, from the `k`-th on.
+
+    All loads come first, so that they are in flight together.
+    """
+    here = ()
+    want = ()
+    for u in tl.static_range(STEPS):
+        here = here + (_token_after(at, source, k, u, k + u < limit),)
+        want = want + (_token_after(at, source * 0, k, u, k + u < limit),)
+    for u in tl.static_range(STEPS):
+        alive = alive & (k + u < limit) & (here[u] == want[u])
+        match += alive.to(tl.int32)
+    return alive, match
 
 
 @triton.jit
-def _match_at_buffer(at, buffer, recent, BUFFER_BLOCK: tl.constexpr):
-    """The match that ends just before the buffer: it has no candidate, but counts for the longest."""
+def _match_at(at, source, buffer, recent, BUFFER_BLOCK: tl.constexpr):
+    """The match of one place."""
     k = tl.arange(0, BUFFER_BLOCK)
-    inside = (k < buffer) & (buffer + k < recent)
-    equal = inside & (_token(at, k, inside) == _token(at, buffer + k, inside))
+    inside = (k < buffer) & (source + k < recent)
+    equal = inside & (_token(at, k, inside) == _token(at, source + k, inside))
     return tl.min(tl.where(equal, BUFFER_BLOCK, k), 0)
 
 
@@ -258,11 +286,11 @@ def _run(at, period, n, BLOCK: tl.constexpr):
 @triton.jit
 def _sift(at, p, valid, alive, n):
     """Drop periods that do not repeat the newest tokens, or samples of the two further copies."""
-    for k in range(1, LOOP_FILTER):
+    for k in range(1, 16):
         equal = _token(at, p * 0 + k, valid & (k < n)) == _token(at, p + k, valid & (p + k < n))
         alive = alive & (equal | (k >= 2 * p))
-    for sample in range(1, LOOP_SAMPLES + 1):
-        i = (2 * p * sample) // LOOP_SAMPLES - 1
+    for sample in range(1, 8 + 1):
+        i = (2 * p * sample) // 8 - 1
         inside = valid & (i >= 0)
         alive = alive & ((_token(at, i, inside) == _token(at, i + p, inside)) | (i < 0))
     return alive
@@ -284,9 +312,9 @@ def _trailing_loop(at, n, BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr):
         valid = p <= n // 3
         alive = valid & (_token(at, p, valid) == _token(at, p * 0, valid))
         alive = alive & (_token(at, p + 1, valid) == _token(at, p * 0 + 1, valid))
-        period = tl.min(tl.where(alive, p, NO_PERIOD), 0)
+        period = tl.min(tl.where(alive, p, FAR), 0)
         sifted = False
-        while period < NO_PERIOD:
+        while period < FAR:
             run = _run(at, period, n, RUN_BLOCK)
             above = period
             if run >= 2 * period:
@@ -299,7 +327,7 @@ def _trailing_loop(at, n, BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr):
                 alive = _sift(at, p, valid, alive, n)
                 sifted = True
             alive = alive & (p > above)
-            period = tl.min(tl.where(alive, p, NO_PERIOD), 0)
+            period = tl.min(tl.where(alive, p, FAR), 0)
     return best_period, best_run
 
 
@@ -307,12 +335,12 @@ def _trailing_loop(at, n, BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _writable(token, keep, vocab_size, settings, exempt_ids, EXEMPT_STEPS: tl.constexpr):
+def _writable(token, keep, vocab_size, line, exempt_ids, EXEMPT_STEPS: tl.constexpr):
     """Which tokens may be adjusted: inside the vocabulary and not among the row's ascending exempt ids."""
     keep = keep & (token >= 0) & (token < vocab_size)
     if EXEMPT_STEPS > 0:
-        end = tl.load(settings + EXEMPT_END)
-        low = tl.zeros_like(token).to(tl.int32) + tl.load(settings + EXEMPT_BEGIN)
+        end = tl.load(line + 6)  # packing.EXEMPT_END
+        low = tl.zeros_like(token).to(tl.int32) + tl.load(line + 5)  # packing.EXEMPT_BEGIN
         high = tl.zeros_like(token).to(tl.int32) + end
         for _ in tl.static_range(EXEMPT_STEPS):
             open_ = low < high
@@ -347,7 +375,7 @@ def _lower(cell, original, change, keep, LOWEST: tl.constexpr):
 # ---------------------------------------------------------------- the kernels
 
 
-@triton.jit
+@_jit
 def _row_kernel(
     logits, row_stride, logit_stride, vocab_size, literal,
     token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
@@ -358,13 +386,7 @@ def _row_kernel(
 ):  # fmt: skip
     """A whole row in one program, for windows of at most `BLOCK` tokens."""
     row = tl.program_id(0)
-    settings = table + row * table_stride
-    mode = tl.load(settings + MODE)
-    window = tl.load(settings + WINDOW)
-    buffer = tl.load(settings + BUFFER)
-    min_match = tl.load(settings + MIN_MATCH)
-    loop_window = tl.load(settings + LOOP_WINDOW)
-    strength = tl.load(settings + STRENGTH).to(tl.float32, bitcast=True)
+    mode, window, buffer, min_match, loop_window, strength, escalation = _settings(table, row, table_stride)
     at, n = _open(
         row, token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
         tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths,
@@ -379,15 +401,16 @@ def _row_kernel(
     place = offset + e - 1
     candidate = place < recent - tl.where(mode == SGLANG, buffer, 0)
     token = _token(at, place, candidate)
-    keep = _writable(token, candidate, vocab_size, settings, exempt_ids, EXEMPT_STEPS)
+    keep = _writable(token, candidate, vocab_size, table + row * table_stride, exempt_ids, EXEMPT_STEPS)
     logits += row.to(tl.int64) * row_stride
     cell = logits + tl.where(keep, token, 0).to(tl.int64) * logit_stride
     original = tl.load(cell, mask=keep & (min_match == 1), other=0.0)
 
-    match = _match(at, place + 1, buffer, recent, FIRST, UNROLL)
-    best = tl.max(_rank(match, e, candidate & ((mode != BEFORE_BUFFER) | (e >= 2))), 0)
-    if mode == BEFORE_BUFFER:
-        best = tl.maximum(best, _match_at_buffer(at, buffer, recent, BUFFER_BLOCK) * NEARNESS)
+    match, best = _longest(
+        at, token, e, offset, mode, candidate, buffer, recent, BUFFER_BLOCK, FIRST, UNROLL
+    )  # fmt: skip
+    if (mode == BEFORE_BUFFER) & (best < buffer * NEARNESS):  # the match before the buffer has no candidate, but counts
+        best = tl.maximum(best, _match_at(at, offset, buffer, recent, BUFFER_BLOCK) * NEARNESS)
     bits = _bits(at, token, candidate, mode, offset, e, match, best, min_match, literal)
     if min_match > 1:  # then only extensions have a value
         original = tl.load(cell, mask=keep & (bits < 0), other=0.0)
@@ -395,11 +418,10 @@ def _row_kernel(
     if LOOP_BLOCK > 0:
         period, run = _trailing_loop(at, tl.minimum(n, loop_window), LOOP_BLOCK, RUN_BLOCK)
         if period > 0:
-            escalation = tl.load(settings + ESCALATION).to(tl.float32, bitcast=True)
             further = escalation * (literal + 1) * (run.to(tl.float32) / period.to(tl.float32) - 1)
             loop_token = _token(at, e * 0 + period - 1, e > 0)
             bits = tl.where((token == loop_token) & (bits < 0), bits - further, bits)
-            alone = _writable(loop_token, e == 1, vocab_size, settings, exempt_ids, EXEMPT_STEPS)
+            alone = _writable(loop_token, e == 1, vocab_size, table + row * table_stride, exempt_ids, EXEMPT_STEPS)
             loop_cell = logits + tl.where(alone, loop_token, 0).to(tl.int64) * logit_stride
             loop_original = tl.load(loop_cell, mask=alone, other=0.0)
             tl.debug_barrier()
@@ -408,7 +430,7 @@ def _row_kernel(
     _lower(cell, original, strength * bits, keep & (bits < 0), LOWEST)
 
 
-@triton.jit
+@_jit
 def _gather_kernel(
     logits, row_stride, logit_stride, vocab_size, literal,
     token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
@@ -422,10 +444,7 @@ def _gather_kernel(
     line = tl.program_id(0)
     chunk = tl.program_id(1)
     row = first_row + line
-    settings = table + row * table_stride
-    mode = tl.load(settings + MODE)
-    window = tl.load(settings + WINDOW)
-    buffer = tl.load(settings + BUFFER)
+    mode, window, buffer, min_match, loop_window, strength, escalation = _settings(table, row, table_stride)
     at, n = _open(
         row, token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
         tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths,
@@ -435,9 +454,8 @@ def _gather_kernel(
         loops += line * 3
         tl.store(loops, -1.0)
         if LOOP_BLOCK > 0:
-            period, run = _trailing_loop(at, tl.minimum(n, tl.load(settings + LOOP_WINDOW)), LOOP_BLOCK, RUN_BLOCK)
+            period, run = _trailing_loop(at, tl.minimum(n, loop_window), LOOP_BLOCK, RUN_BLOCK)
             if period > 0:
-                escalation = tl.load(settings + ESCALATION).to(tl.float32, bitcast=True)
                 loop_token = _token(at, period - 1, period > 0)
                 inside = (loop_token >= 0) & (loop_token < vocab_size)
                 original = tl.load(logits + tl.where(inside, loop_token, 0).to(tl.int64) * logit_stride)
@@ -454,21 +472,21 @@ def _gather_kernel(
         tl.store(ranks + line * CHUNKS + chunk, 0)
         return
     token = _token(at, place, place < recent)
-    match = _match(at, place + 1, buffer, recent, FIRST, UNROLL)
-    min_match = tl.load(settings + MIN_MATCH)
     candidate = place < recent - tl.where(mode == SGLANG, buffer, 0)
-    keep = _writable(token, candidate & (match + 1 >= min_match), vocab_size, settings, exempt_ids, 0)
+    match, best = _longest(
+        at, token, e, offset, mode, candidate, buffer, recent, BUFFER_BLOCK, FIRST, UNROLL
+    )  # fmt: skip
+    keep = _writable(token, candidate & (match + 1 >= min_match), vocab_size, table + row * table_stride, exempt_ids, 0)
     original = tl.load(logits + tl.where(keep, token, 0).to(tl.int64) * logit_stride, mask=keep, other=0.0)
-    best = tl.max(_rank(match, e, candidate & ((mode != BEFORE_BUFFER) | (e >= 2))), 0)
-    if (chunk == 0) & (mode == BEFORE_BUFFER):
-        best = tl.maximum(best, _match_at_buffer(at, buffer, recent, BUFFER_BLOCK) * NEARNESS)
+    if (chunk == 0) & (mode == BEFORE_BUFFER) & (best < buffer * NEARNESS):
+        best = tl.maximum(best, _match_at(at, offset, buffer, recent, BUFFER_BLOCK) * NEARNESS)
     tl.store(ranks + line * CHUNKS + chunk, best)
     here = line.to(tl.int64) * (CHUNKS * BLOCK) + e - 1
     tl.store(matches + here, match.to(tl.int16))
     tl.store(originals + here, original)
 
 
-@triton.jit
+@_jit
 def _write_kernel(
     logits, row_stride, logit_stride, vocab_size, literal,
     token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
@@ -482,11 +500,7 @@ def _write_kernel(
     line = tl.program_id(0)
     chunk = tl.program_id(1)
     row = first_row + line
-    settings = table + row * table_stride
-    mode = tl.load(settings + MODE)
-    window = tl.load(settings + WINDOW)
-    buffer = tl.load(settings + BUFFER)
-    strength = tl.load(settings + STRENGTH).to(tl.float32, bitcast=True)
+    mode, window, buffer, min_match, loop_window, strength, escalation = _settings(table, row, table_stride)
     at, n = _open(
         row, token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
         tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths,
@@ -499,7 +513,7 @@ def _write_kernel(
     further = tl.load(loops + line * 3 + 1, mask=loop_token >= 0, other=0.0).to(tl.float32)
     if (chunk == 0) & (loop_token >= 0):
         token = tl.zeros_like(e).to(tl.int64) + loop_token
-        alone = _writable(token, e == 1, vocab_size, settings, exempt_ids, EXEMPT_STEPS)
+        alone = _writable(token, e == 1, vocab_size, table + row * table_stride, exempt_ids, EXEMPT_STEPS)
         original = tl.zeros([BLOCK], originals.dtype.element_ty) + tl.load(loops + line * 3 + 2).to(originals.dtype.element_ty)
         cell = logits + tl.where(alone, token, 0) * logit_stride
         _lower(cell, original, tl.zeros([BLOCK], tl.float32) - strength * further, alone, LOWEST)
@@ -514,8 +528,8 @@ def _write_kernel(
     match = tl.load(matches + here, mask=candidate, other=0).to(tl.int32)
     original = tl.load(originals + here, mask=candidate, other=0.0)
     token = _token(at, place, candidate)
-    bits = _bits(at, token, candidate, mode, offset, e, match, best, tl.load(settings + MIN_MATCH), literal)
+    bits = _bits(at, token, candidate, mode, offset, e, match, best, min_match, literal)
     bits = tl.where((token == loop_token) & (bits < 0), bits - further, bits)
-    keep = _writable(token, candidate & (bits < 0), vocab_size, settings, exempt_ids, EXEMPT_STEPS)
+    keep = _writable(token, candidate & (bits < 0), vocab_size, table + row * table_stride, exempt_ids, EXEMPT_STEPS)
     cell = logits + tl.where(keep, token, 0).to(tl.int64) * logit_stride
     _lower(cell, original, strength * bits, keep, LOWEST)
