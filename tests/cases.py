@@ -70,7 +70,7 @@ def config(rng: random.Random, ids: int, *, window: int = 40, buffer: int = 9) -
     buffer_size = rng.randint(1, buffer)
     formula = rng.choice(("paper", "paper", "sglang"))
     return LZPenaltyConfig(
-        strength=rng.choice((0.15, 1.0, 30.0, 0.0)),
+        strength=rng.choice((0.15, 0.15, 0.15, 1.0, 1.0, 1.0, 30.0, 0.0)),
         window_size=rng.randint(1, window),
         buffer_size=buffer_size,
         formula=formula,
@@ -83,24 +83,40 @@ def config(rng: random.Random, ids: int, *, window: int = 40, buffer: int = 9) -
     )
 
 
-def case(rng: random.Random, *, length: int = 90, window: int = 40, buffer: int = 9, rows: int = 5) -> Case:
-    """One batch: mixed settings, short histories, shared slots, drafts, padded vocabularies, special logits."""
-    n_rows = rng.randint(1, rows)
-    vocab_size = rng.choice((1, 2, 5, 30))
+def case(
+    seed: int,
+    *,
+    rows: int = 5,
+    length: int = 90,
+    window: int = 40,
+    buffer: int = 9,
+    dtypes: tuple[str, ...] = ("float32", "float64", "float16", "bfloat16"),
+) -> Case:
+    """One batch: mixed settings, short histories, shared slots, drafts, padded vocabularies, special logits.
+
+    Everything but the sizes follows from the seed; `length`, `window` and `buffer` are the largest that occur.
+    """
+    rng = random.Random(seed)
+    n_rows = rows
+    vocab_size = rng.choice((30, 30, 30, 5, 5, 2, 1))
     width = vocab_size + rng.choice((0, 0, 3))
     ids = rng.choice((2, vocab_size, width + 1))
-    capacity = rng.choice((0, 1, rng.randint(2, 12), rng.randint(2, length)))
+    capacity = length if rng.random() < 0.8 else rng.choice((0, min(1, length), rng.randint(0, length)))
     row_to_slot, slots = None, n_rows
     if rng.random() < 0.4:
         slots = rng.randint(1, n_rows + 1)
         row_to_slot = [rng.randrange(slots) for _ in range(n_rows)]
-    dtype = rng.choice(("float32", "float32", "float64", "float16", "bfloat16"))
-    lengths = [rng.choice((0, capacity, rng.randint(0, capacity))) for _ in range(n_rows)] if rng.random() < 0.7 else None
+    dtype = rng.choice(dtypes)
+    lengths = None
+    if rng.random() < 0.7:
+        lengths = [capacity if rng.random() < 0.7 else rng.choice((0, rng.randint(0, capacity))) for _ in range(n_rows)]
     ends = lengths or [capacity] * n_rows
     configs = [config(rng, ids, window=window, buffer=buffer) if rng.random() < 0.9 else None for _ in range(n_rows)]
     if rng.random() < 0.3:
         configs = [configs[0]] * n_rows
-    starts: list[int] | None = [rng.choice((0, end, rng.randint(0, end))) for end in ends]
+    starts: list[int] | None = [
+        0 if rng.random() < 0.5 else rng.choice((end // 3, rng.randint(0, end))) for end in ends
+    ]
     if rng.random() < 0.5:
         starts = None
         configs = [c and replace(c, include_prompt=True) for c in configs]
@@ -201,11 +217,21 @@ def expected(case: Case, stored: list[list[float]]) -> tuple[list[list[float]], 
 
 def settings_of(config: LZPenaltyConfig) -> dict[str, Any]:
     """A config as keyword arguments of `reference.adjustments`; contexts here have lost their prompt already."""
-    names = ("formula", "window_size", "buffer_size", "min_match_length", "escalation", "loop_window", "exempt_token_ids")
+    names = (
+        "formula",
+        "window_size",
+        "buffer_size",
+        "min_match_length",
+        "escalation",
+        "loop_window",
+        "exempt_token_ids",
+    )
     return {name: getattr(config, name) for name in names} | {"lookback": config.effective_lookback}
 
 
-def disagreement(case: Case, library: Any, backend: str, device: str | None = None, op: Any = apply_lz_penalty_) -> str | None:
+def disagreement(
+    case: Case, library: Any, backend: str, device: str | None = None, op: Any = apply_lz_penalty_
+) -> str | None:
     """The one check: run the op with `backend` and compare with the reference; `None` if they agree.
 
     Logits without an adjustment must come back bit for bit, memory between strided logits must not be touched, and the

@@ -1,14 +1,20 @@
 """The Lempel-Ziv penalty: language models that do not fall into endless repetition.
 
 At each step an LZ77-style compressor is simulated over the recent tokens; every possible next token is charged by
-how many bits it would cost, so that tokens which merely extend a repeat lose. Importing this package imports
-neither torch nor numba nor transformers.
+how many bits it would cost, so that tokens which merely extend a repeat lose. Importing this package imports the
+standard library alone: the op brings NumPy with it when it is first used, and a backend its own array library.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.errors import BackendUnavailableError, LZPenaltyError
-from lz_penalty.ops import apply_lz_penalty_, available_backends, choose_backend, marginal_codelengths
-from lz_penalty.packing import PackedConfig, pack_configs
+
+if TYPE_CHECKING:
+    from lz_penalty.ops import apply_lz_penalty_, available_backends, choose_backend, marginal_codelengths
+    from lz_penalty.packing import PackedConfig, pack_configs
 
 __version__ = "0.1.0"
 
@@ -23,3 +29,26 @@ __all__ = [
     "marginal_codelengths",
     "pack_configs",
 ]
+
+_LATER = {
+    "apply_lz_penalty_": "ops",
+    "available_backends": "ops",
+    "choose_backend": "ops",
+    "marginal_codelengths": "ops",
+    "PackedConfig": "packing",
+    "pack_configs": "packing",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'lz_penalty' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"lz_penalty.{_LATER[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

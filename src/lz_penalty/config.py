@@ -89,17 +89,20 @@ class LZPenaltyConfig:
     @classmethod
     def sglang(cls, **changes: Any) -> LZPenaltyConfig:
         """What the authors ran in their SGLang fork: per-token codelengths, the prompt left out."""
-        return cls(**{"formula": "sglang", "include_prompt": False} | changes)
+        settings: dict[str, Any] = {"formula": "sglang", "include_prompt": False}
+        return cls(**settings | changes)
 
     @classmethod
     def guarded(cls, **changes: Any) -> LZPenaltyConfig:
         """LZ77 lookback, only copies of three tokens or more, and escalation against loops that resist."""
-        return cls(**{"lookback": "adjacent", "min_match_length": 3, "escalation": 1.0} | changes)
+        settings: dict[str, Any] = {"lookback": "adjacent", "min_match_length": 3, "escalation": 1.0}
+        return cls(**settings | changes)
 
     @classmethod
     def failsafe(cls, **changes: Any) -> LZPenaltyConfig:
         """Escalation alone: text that is not in a loop is untouched to the bit."""
-        return cls(**{"min_match_length": None, "escalation": 1.0} | changes)
+        settings: dict[str, Any] = {"min_match_length": None, "escalation": 1.0}
+        return cls(**settings | changes)
 
     # ------------------------------------------------------------ requests
 
@@ -124,9 +127,7 @@ class LZPenaltyConfig:
         return request
 
     @classmethod
-    def from_request(
-        cls, request: Mapping[str, Any], default: LZPenaltyConfig | None = None
-    ) -> LZPenaltyConfig | None:
+    def from_request(cls, request: Mapping[str, Any], default: LZPenaltyConfig | None = None) -> LZPenaltyConfig | None:
         """The config that a request's flat `lz_*` fields ask for; `None` means no penalty.
 
             no lz_* field                    -> default

@@ -74,7 +74,7 @@ class PackedConfig:
 
 
 def pack_configs(
-    configs: LZPenaltyConfig | None | Sequence[LZPenaltyConfig | None], device: Any = None
+    configs: LZPenaltyConfig | Sequence[LZPenaltyConfig | None] | None, device: Any = None
 ) -> PackedConfig:
     """Pack one config per row (`None` = row untouched), or one config for all rows.
 
@@ -103,14 +103,8 @@ def pack_configs(
         if ids not in exempt_range:
             exempt_range[ids] = (len(exempt_ids), len(exempt_ids) + len(ids))
             exempt_ids.extend(ids)
-        mode = _mode(config)
-        if mode != NONE:
-            table[row, [MODE, WINDOW, BUFFER, MIN_MATCH]] = (
-                mode,
-                config.window_size,
-                config.buffer_size,
-                config.min_match_length,
-            )
+        if config.min_match_length is not None:
+            table[row, : MIN_MATCH + 1] = _mode(config), config.window_size, config.buffer_size, config.min_match_length
         if config.escalation:
             table[row, LOOP_WINDOW] = config.loop_window
         table[row, EXEMPT_BEGIN], table[row, EXEMPT_END] = exempt_range[ids]
@@ -132,8 +126,6 @@ def pack_configs(
 
 
 def _mode(config: LZPenaltyConfig) -> int:
-    if config.min_match_length is None:
-        return NONE
     if config.formula == "sglang":
         return SGLANG
     return ADJACENT if config.effective_lookback == "adjacent" else BEFORE_BUFFER

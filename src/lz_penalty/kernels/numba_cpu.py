@@ -101,7 +101,7 @@ def _apply(
         exempt = exempt_ids[table[setting, EXEMPT_BEGIN] : table[setting, EXEMPT_END]]
         min_match = table[setting, MIN_MATCH]
         longest = 0
-        if mode == BEFORE_BUFFER or mode == ADJACENT:
+        if mode in (BEFORE_BUFFER, ADJACENT):
             for source in range(max(offset, 1), recent):
                 longest = max(longest, min(run[source], buffer, recent - source))
         extended = longest >= 1 and longest + 1 >= min_match

@@ -127,7 +127,7 @@ def _agreement(newest_first: Tensor, limit: int) -> Tensor:
 
 
 def _dense_ranks(first: Tensor, second: Tensor) -> Tensor:
-    """Ranks `[rows, reach]` such that two places of a row have equal ranks exactly if both of their entries are equal."""
+    """Ranks `[rows, reach]`: two places of a row have equal ranks exactly if both of their entries are equal."""
     order = second.argsort(dim=1, stable=True)
     order = order.gather(1, first.gather(1, order).argsort(dim=1, stable=True))
     first, second = first.gather(1, order), second.gather(1, order)

@@ -1,0 +1,42 @@
+# Everything installs into .venv; each target does its own set-up.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench format clean
+
+help:             ## this list
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+# torch first: any other order lets pip take a build with gigabytes of CUDA packages.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		hypothesis import-linter mypy numba pre-commit pytest ruff transformers triton --editable .
+	touch $@
+
+demo: $(STAMP)    ## the penalty at work on a small language model
+	$(BIN)/lz-penalty demo
+
+test: $(STAMP)    ## all tests, on every backend that runs here
+	$(BIN)/python -m pytest
+
+check: $(STAMP)   ## lint, format, types, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP)   ## what the penalty costs on this machine's CPU
+	$(BIN)/python benchmarks/cpu.py
+
+format: $(STAMP)  ## make the code look as `check` wants it
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:            ## remove what was installed and cached
+	rm -rf $(VENV) .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +

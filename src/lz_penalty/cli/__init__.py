@@ -1,0 +1,39 @@
+"""The command line, `lz-penalty`: one file per command, no logic."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from lz_penalty.cli.demo import demo
+from lz_penalty.cli.doctor import doctor
+from lz_penalty.errors import LZPenaltyError
+
+app = typer.Typer(
+    name="lz-penalty",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="The Lempel-Ziv penalty: stop language models from repeating themselves endlessly.",
+)
+app.command()(demo)
+app.command()(doctor)
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    if version:
+        from lz_penalty import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line; bad input ends with one line and exit code 2."""
+    try:
+        app()
+    except LZPenaltyError as error:
+        print(f"lz-penalty: {error}", file=sys.stderr)
+        sys.exit(2)

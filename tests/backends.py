@@ -1,0 +1,49 @@
+"""The backends under test, with the library, device and dtypes each of them takes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from lz_penalty import LZPenaltyConfig, apply_lz_penalty_
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class Backend(NamedTuple):
+    name: str
+    library: Any
+    device: str | None
+    dtypes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def penalise(self, logits, token_ids, config: LZPenaltyConfig | list, *, dtype="float32", **given) -> list:
+        """The op on plain lists: new logits as lists."""
+        arrays = {key: self.integers(value) for key, value in given.items() if key != "vocab_size"}
+        scores = self.floats(logits, dtype)
+        settings = {key: given[key] for key in given if key == "vocab_size"}
+        tokens = self.integers(token_ids)
+        apply_lz_penalty_(scores, tokens, config=config, backend=self.name, **arrays, **settings)
+        return scores.tolist()
+
+    def floats(self, values, dtype="float32"):
+        if self.library is np:
+            return np.array(values, dtype=dtype)
+        return torch.tensor(values, dtype=getattr(torch, dtype), device=self.device)
+
+    def integers(self, values):
+        if self.library is np:
+            return np.array(values, dtype=np.int64)
+        return torch.tensor(values, dtype=torch.int64, device=self.device)
+
+
+ALL = (
+    Backend("numpy", np, None, ("float32", "float64", "float16")),
+    Backend("numba", np, None, ("float32", "float64")),
+    Backend("torch", torch, DEVICE, ("float32", "float64", "float16", "bfloat16")),
+    Backend("triton", torch, DEVICE, ("float32", "float64", "float16", "bfloat16")),
+)

@@ -1,0 +1,128 @@
+"""What only a GPU can show: no host sync, CUDA graphs, streams, the largest sizes. Needs a CUDA device."""
+
+import pytest
+import torch
+
+from lz_penalty import LZPenaltyConfig, apply_lz_penalty_, pack_configs
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+VOCAB = 1000
+
+
+def histories(rows: int, length: int, seed: int = 0) -> torch.Tensor:
+    """Every second row in a loop."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(0, VOCAB, (rows, length), generator=generator)
+    for row in range(1, rows, 2):
+        period = (1, 3, 7, 50)[row // 2 % 4]
+        tokens[row] = tokens[row, :period].repeat(length // period + 1)[:length]
+    return tokens
+
+
+def on_cpu(logits, tokens, config, **given):
+    """The same through the CPU backend, which is tested against the reference."""
+    plain = {key: value.cpu() if isinstance(value, torch.Tensor) else value for key, value in given.items()}
+    return apply_lz_penalty_(logits.cpu(), tokens.cpu(), config=config, backend="numpy", **plain)
+
+
+CONFIGS = [getattr(LZPenaltyConfig, name)(include_prompt=True) for name in ("paper", "sglang", "guarded", "failsafe")]
+
+
+@pytest.mark.parametrize("backend", ["triton", "torch"])
+def test_no_host_sync(backend):
+    tokens, logits = histories(16, 600).cuda(), torch.randn(16, VOCAB, device="cuda")
+    lengths = torch.full((16,), 590, device="cuda")
+    packed = pack_configs((CONFIGS * 4), "cuda")
+    for config in (*CONFIGS, packed):
+        apply_lz_penalty_(logits, tokens, lengths, config=config, backend=backend)  # compiles, packs
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for config in (*CONFIGS, packed):
+            apply_lz_penalty_(logits, tokens, lengths, config=config, backend=backend)
+            apply_lz_penalty_(logits, tokens, lengths, config=config, backend=backend, tail_ids=tokens[:, :3])
+        apply_lz_penalty_(logits, tokens, lengths, config=CONFIGS * 4, backend=backend)  # a list: an asynchronous copy
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("window", [512, 8192])
+def test_a_cuda_graph_follows_its_inputs(window):
+    rows, capacity = 6, 9000
+    configs = [LZPenaltyConfig(window_size=window), LZPenaltyConfig.guarded(window_size=window), None] * 2
+    packed = pack_configs(configs, "cuda")
+    tokens = torch.zeros(rows, capacity, dtype=torch.int64, device="cuda")
+    lengths = torch.zeros(rows, dtype=torch.int64, device="cuda")
+    logits = torch.zeros(rows, VOCAB, device="cuda")
+    apply_lz_penalty_(logits, tokens, lengths, config=packed)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        apply_lz_penalty_(logits, tokens, lengths, config=packed)
+    for seed in range(3):
+        tokens.copy_(histories(rows, capacity, seed))
+        lengths.copy_(torch.tensor([capacity, 7000, 100, 40, 33, 0]))
+        fresh = torch.randn(rows, VOCAB, device="cuda")
+        logits.copy_(fresh)
+        graph.replay()
+        want = on_cpu(fresh, tokens, configs, lengths=lengths)
+        torch.testing.assert_close(logits.cpu(), want, atol=2e-5, rel=1e-5)
+
+
+def test_several_streams_at_once():
+    """The same and different shapes on four streams, long and short windows: no shared state to corrupt."""
+    jobs = []
+    for i in range(24):
+        config = CONFIGS[i % 4] if i % 3 else LZPenaltyConfig.guarded(window_size=4096)
+        tokens = histories(8, 5000, i).cuda()
+        jobs.append((torch.randn(8, VOCAB, device="cuda"), tokens, config))
+    want = [on_cpu(logits, tokens, config) for logits, tokens, config in jobs]
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    for i, (logits, tokens, config) in enumerate(jobs):
+        with torch.cuda.stream(streams[i % 4]):
+            apply_lz_penalty_(logits, tokens, config=config)
+    torch.cuda.synchronize()
+    for (logits, _, _), right in zip(jobs, want, strict=True):
+        torch.testing.assert_close(logits.cpu(), right, atol=2e-5, rel=1e-5)
+
+
+def test_the_longest_window_and_loop_window():
+    tokens, logits = histories(3, 70_000).cuda(), torch.randn(3, VOCAB, device="cuda")
+    config = LZPenaltyConfig(window_size=65_536, buffer_size=4_096, escalation=1.0, loop_window=65_536)
+    want = on_cpu(logits, tokens, config)
+    apply_lz_penalty_(logits, tokens, config=config)
+    torch.testing.assert_close(logits.cpu(), want, atol=2e-4, rel=1e-5)
+
+
+@pytest.mark.parametrize("window", [512, 65_536])
+def test_4096_rows(window):
+    tokens = histories(64, 66_000).cuda()
+    slots = torch.arange(4096, device="cuda") % 64
+    logits = torch.randn(4096, VOCAB, device="cuda")
+    config = LZPenaltyConfig.guarded(window_size=window, min_match_length=1)
+    want = on_cpu(logits[:64], tokens, config)
+    apply_lz_penalty_(logits, tokens, config=config, row_to_slot=slots)
+    again = logits[64 * 17 : 64 * 18].cpu()
+    assert torch.isfinite(again).all()
+    torch.testing.assert_close(logits[:64].cpu(), want, atol=2e-5, rel=1e-5)
+
+
+def test_more_than_two_billion_logits():
+    """Addresses are 64 bits wide."""
+    rows, width = 12, 200_000_000
+    logits = torch.zeros(rows, width, dtype=torch.float16, device="cuda")
+    tokens = torch.full((rows, 50), width - 1, device="cuda")
+    apply_lz_penalty_(logits, tokens, config=LZPenaltyConfig.guarded(strength=1.0))
+    assert (logits[:, -1] < -100).all()
+    assert logits[:, :-1].count_nonzero() == 0
+
+
+def test_out_of_range_indices_are_clamped_not_followed():
+    tokens, logits = histories(2, 100).cuda(), torch.zeros(2, VOCAB, device="cuda")
+    wild = torch.tensor([10**6, -5], device="cuda")
+    apply_lz_penalty_(logits, tokens, wild, config=CONFIGS[0], starts=wild - 10**7, row_to_slot=wild)
+    torch.cuda.synchronize()
+    assert logits[0].any()
+    assert not logits[1].any()
