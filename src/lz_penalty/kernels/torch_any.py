@@ -53,7 +53,7 @@ def _newest_first(token_ids, lengths, starts, row_to_slot, tail_ids, tail_length
     def vector(given: Tensor | None, default: int, high: int | Tensor) -> Tensor:
         if given is None:
             return torch.full((rows,), default, dtype=torch.int64, device=device)
-        return given.long().clamp(min=0).minimum(torch.as_tensor(high, device=device))
+        return given.long().clamp(min=0).clamp(max=high)
 
     end = vector(lengths, capacity, capacity)
     begin = vector(starts, 0, end)

@@ -37,6 +37,9 @@ from lz_penalty.kernels.triton_parts import (
 
 _FUSED_WINDOW = 2048  # up to here one program does a whole row
 _CHUNK = 512  # tokens per program beyond that
+# Few distinct sizes: each is compiled once, and a server should not stop for that when a request brings a new setting.
+_SMALLEST_BLOCK, _SMALLEST_BUFFER = 512, 32
+_EXEMPT_STEPS = (0, 4, 11)  # of a binary search: none, up to 15 ids, up to 1,024 and more
 _LOOP_BLOCK = 1024  # periods that are looked at together
 _RUN_BLOCK = 2048  # tokens of a run that are compared together
 _FIRST, _UNROLL = 2, 8  # tokens that a match grows by, at first and later, before it is asked whether to go on
@@ -76,9 +79,9 @@ def apply(logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_length
         _tensor(packed.exempt_ids),
     )
     constants = {
-        "EXEMPT_STEPS": packed.max_exempt.bit_length(),
-        "BUFFER_BLOCK": _power_of_2(min(packed.max_buffer, longest)),
-        "LOOP_BLOCK": min(_LOOP_BLOCK, _power_of_2(looped // 3)) if looped >= 3 else 0,
+        "EXEMPT_STEPS": next(steps for steps in _EXEMPT_STEPS if packed.max_exempt < 2**steps),
+        "BUFFER_BLOCK": _power_of_2(packed.max_buffer, _SMALLEST_BUFFER),
+        "LOOP_BLOCK": _LOOP_BLOCK if looped >= 3 else 0,
         "RUN_BLOCK": _RUN_BLOCK,
         "FIRST": _FIRST,
         "UNROLL": _UNROLL,
@@ -87,7 +90,7 @@ def apply(logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_length
     elsewhere = logits.is_cuda and logits.device.index != torch.cuda.current_device()
     with torch.cuda.device(logits.device) if elsewhere else contextlib.nullcontext():
         if window <= _FUSED_WINDOW:
-            block = _power_of_2(window)
+            block = _power_of_2(window, _SMALLEST_BLOCK)
             warps = max(1, min(32, block // 32))  # one token per thread: latency, not work, is what a row costs
             _row_kernel[(logits.shape[0],)](*arguments, **constants, BLOCK=block, num_warps=warps)
         else:
@@ -115,8 +118,8 @@ def _tensor(array):
     return array if isinstance(array, torch.Tensor) else torch.from_numpy(array)
 
 
-def _power_of_2(n: int) -> int:
-    return 1 << max(0, n - 1).bit_length()
+def _power_of_2(n: int, smallest: int) -> int:
+    return max(smallest, 1 << max(0, n - 1).bit_length())
 
 
 # ---------------------------------------------------------------- the kernels
