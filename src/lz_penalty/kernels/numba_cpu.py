@@ -101,9 +101,9 @@ def _apply(
         exempt = exempt_ids[table[setting, EXEMPT_BEGIN] : table[setting, EXEMPT_END]]
         min_match = table[setting, MIN_MATCH]
         longest = 0
-        if mode in (BEFORE_BUFFER, ADJACENT):
-            for source in range(max(offset, 1), recent):
-                longest = max(longest, min(run[source], buffer, recent - source))
+        for source in range(max(offset, 1), recent):  # from runs to matches: at most a buffer, all inside the window
+            run[source] = min(run[source], buffer, recent - source)
+            longest = max(longest, run[source])
         extended = longest >= 1 and longest + 1 >= min_match
 
         count = 0
@@ -113,7 +113,7 @@ def _apply(
             if token < 0 or token >= vocab_size:
                 continue
             source = offset + e
-            match = min(run[source], buffer, recent - source) if source < recent else 0
+            match = run[source] if source < recent else 0
             if mode == SGLANG:
                 value = max(0.0, (log2[e + 1] + log2[match + 1]) / (match + 1))
             elif extended and match == longest and (mode == ADJACENT or e >= 2):

@@ -91,30 +91,32 @@ def find_matches(at, token, e, offset, mode, candidate, buffer, recent, BUFFER_B
     """Each place's match, and the highest rank among them.
 
     The first few tokens decide for almost every place of ordinary text. In a loop the nearest place that is left has
-    a full match, and then the others with the same token need not be measured: they could say nothing new.
+    a full match, and then the others with the same token need not be measured: they count as full too, which changes
+    nothing, since a nearer place with their token has a smaller value.
     """
     source = offset + e  # where the tokens before each place begin
     limit = tl.minimum(recent - source, buffer)
-    alive, match = grow(at, source, limit, limit > 0, tl.zeros_like(e), 0, FIRST)
+    shared = tl.minimum(recent, buffer)
+    alive, match = grow(at, source, limit, shared, limit > 0, tl.zeros_like(e), 0, FIRST)
     valid = candidate & ((mode != BEFORE_BUFFER) | (e >= 2))
     nearest = tl.min(tl.where(alive & valid, e, tl.where(alive, FAR - 1, FAR)), 0)
     k = FIRST
     going = (nearest < FAR) & (k < buffer)
     if going & (nearest < FAR - 1):
         if match_at(at, offset + nearest, buffer, recent, BUFFER_BLOCK) == buffer:
-            match = tl.where(e == nearest, buffer, match)
-            same = token == tokens_at(at, e * 0 + offset + nearest - 1, candidate)
+            same = alive & valid & (token == tokens_at(at, offset + nearest - 1, nearest < FAR))
+            match = tl.where(same, buffer, match)
             alive = alive & valid & (same == 0)
             going = tl.max(alive.to(tl.int32), 0) > 0
     while going:
-        alive, match = grow(at, source, limit, alive, match, k, UNROLL)
+        alive, match = grow(at, source, limit, shared, alive, match, k, UNROLL)
         k += UNROLL
         going = (k < buffer) & (tl.max(alive.to(tl.int32), 0) > 0)
     return match, tl.max(rank(match, e, valid), 0)
 
 
 @triton.jit
-def grow(at, source, limit, alive, match, k, STEPS: tl.constexpr):
+def grow(at, source, limit, shared, alive, match, k, STEPS: tl.constexpr):
     """Compare `STEPS` more tokens of each match that is still alive, from the `k`-th on.
 
     All loads come first, so that they are in flight together.
@@ -123,7 +125,7 @@ def grow(at, source, limit, alive, match, k, STEPS: tl.constexpr):
     want = ()
     for u in tl.static_range(STEPS):
         here = here + (tokens_behind(at, source, k, u, k + u < limit),)
-        want = want + (tokens_behind(at, source * 0, k, u, k + u < limit),)
+        want = want + (tokens_at(at, k + u, k + u < shared),)
     for u in tl.static_range(STEPS):
         alive = alive & (k + u < limit) & (here[u] == want[u])
         match += alive.to(tl.int32)
@@ -181,7 +183,7 @@ def codelength_bits(at, token, candidate, mode, offset, e, match, best, min_matc
             & (tokens_at(at, offset + nearer - 1, inside) == token)
             & tl.where(mode == SGLANG, match == 0, longer == 0)
         )
-        first = tokens_at(at, e * 0 + offset + nearest - 1, e > 0)
+        first = tokens_at(at, offset + nearest - 1, nearness > 0)
         again = again | (longer & (e > nearest) & (token == first))
         value = tl.where(again, literal, value)
     return tl.minimum(value - literal, 0.0)
@@ -206,7 +208,7 @@ def run_length(at, period, n, BLOCK: tl.constexpr):
 def sift(at, p, valid, alive, n):
     """Drop periods that do not repeat the newest tokens, or samples of the two further copies."""
     for k in range(1, 16):
-        equal = tokens_at(at, p * 0 + k, valid & (k < n)) == tokens_at(at, p + k, valid & (p + k < n))
+        equal = tokens_at(at, p + k, valid & (p + k < n)) == tokens_at(at, k, k < n)
         alive = alive & (equal | (k >= 2 * p))
     for sample in range(1, 8 + 1):
         i = (2 * p * sample) // 8 - 1
@@ -229,8 +231,8 @@ def find_loop(at, n, BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr):
         p = first + tl.arange(0, BLOCK)
         first += BLOCK
         valid = p <= n // 3
-        alive = valid & (tokens_at(at, p, valid) == tokens_at(at, p * 0, valid))
-        alive = alive & (tokens_at(at, p + 1, valid) == tokens_at(at, p * 0 + 1, valid))
+        alive = valid & (tokens_at(at, p, valid) == tokens_at(at, 0, n > 0))
+        alive = alive & (tokens_at(at, p + 1, valid) == tokens_at(at, 1, n > 1))
         period = tl.min(tl.where(alive, p, FAR), 0)
         sifted = False
         while period < FAR:
