@@ -29,6 +29,7 @@ check: $(STAMP)   ## lint, format, types, import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python benchmarks/readme.py --check
 
 bench: $(STAMP)   ## what the penalty costs on this machine's CPU
 	$(BIN)/python benchmarks/cpu.py
