@@ -58,8 +58,8 @@ def gpu(data: dict[str, Any]) -> list[str]:
     cold = microseconds(data, "ours (cold)", window=32_768)
     about = (
         "Device time under a CUDA graph, every second row in a loop; DRY waits for the device, cannot be captured and "
-        f"is timed as it runs. {machine(data)}; {data['notes'][0]}. From a vocabulary of 32k to 256k the time changes by "
-        f"a factor of {flat:.2f}; rows in a loop cost at most {loop:.2f} times random rows, at any window and batch. "
+        f"is timed as it runs. {machine(data)}; {data['notes'][0]}. From a vocabulary of 32k to 256k the time changes "
+        f"by a factor of {flat:.2f}; rows in a loop cost at most {loop:.2f} times random rows, at any window and batch. "
         f"Rotating over three buffers of logits, window 32,768 takes {cold} us: merely reading and lowering that many "
         "scattered logits is what bounds it."
     )

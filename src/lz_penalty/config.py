@@ -151,11 +151,11 @@ class LZPenaltyConfig:
         """
         given = {key: value for key, value in request.items() if isinstance(key, str) and key.startswith("lz_")}
         for key, value in given.items():
-            if key not in _REQUEST_FIELDS:
-                close = difflib.get_close_matches(key, _REQUEST_FIELDS, n=1, cutoff=0.0)[0]
+            if key not in REQUEST_FIELDS:
+                close = difflib.get_close_matches(key, REQUEST_FIELDS, n=1, cutoff=0.0)[0]
                 raise LZPenaltyError(
                     f"{show(key)[1:-1]} = {show(value)}: unknown field. Did you mean {close}? "
-                    f"Known: {', '.join(_REQUEST_FIELDS)}."
+                    f"Known: {', '.join(REQUEST_FIELDS)}."
                 )
         if not given:
             return default
@@ -163,7 +163,7 @@ class LZPenaltyConfig:
         changes = {}
         for key, value in given.items():
             if key != "lz_preset":
-                field = _REQUEST_FIELDS[key]
+                field = REQUEST_FIELDS[key]
                 changes[field] = _CHECKS[field](key, _from_json(key, value))
         if "lz_preset" in given:
             base = _PRESETS[_choice(*_PRESETS)("lz_preset", given["lz_preset"])]()
@@ -183,7 +183,7 @@ class LZPenaltyConfig:
 _PRESETS: dict[str, Callable[..., LZPenaltyConfig]] = {
     name: getattr(LZPenaltyConfig, name) for name in ("paper", "sglang", "guarded", "failsafe")
 }
-_REQUEST_FIELDS = {"lz_penalty": "strength", "lz_preset": "preset"} | {
+REQUEST_FIELDS = {"lz_penalty": "strength", "lz_preset": "preset"} | {
     "lz_" + field.name: field.name for field in fields(LZPenaltyConfig) if field.name != "strength"
 }
 

@@ -1,0 +1,219 @@
+"""Families of word problems: each takes a random generator and returns (question, steps, answer).
+
+Numbers stay small enough that one step is one fact a small model can know: sums below 1,000, products of
+at most two digits by one. Every intermediate value is written out.
+"""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+from lz_penalty.bundled_model._words import BOXES, THINGS, count, listing, one, people
+
+Draft = tuple[str, list[str], str]
+
+
+def running_total(rng: random.Random) -> Draft:
+    """A person gains and loses things, two to five times."""
+    (who, other), things = people(rng, 2), rng.choice(THINGS)
+    total = rng.randint(8, 99)
+    opening = rng.choice(["{} has {}.", "{} starts with {}.", "At first {} has {}.", "In the morning {} has {}."])
+    told = [opening.format(who.name, count(total, things))]
+    steps = [f"{who.name} starts with {total}."]
+    for _ in range(rng.randint(2, 5)):
+        kind = rng.random()
+        if kind < 0.1 and total <= 60 and total > 1:
+            told.append(f"Then {who.he} doubles the number of {who.his} {things}.")
+            steps.append(f"Doubles: {total} * 2 = {total * 2}.")
+            total *= 2
+        elif kind < 0.2 and total % 2 == 0 and total > 4:
+            told.append(f"Then {who.he} gives away half of {who.his} {things}.")
+            steps.append(f"Gives away half: {total} / 2 = {total // 2}.")
+            total //= 2
+        elif kind < 0.6 or total < 6:
+            n = rng.randint(2, 60)
+            words, verb = rng.choice(
+                [
+                    (f"{who.he} finds {n} more", "Finds"),
+                    (f"{who.he} buys {n} more {things}", "Buys"),
+                    (f"{other.name} gives {who.him} {n} {things}", "Gets"),
+                    (f"{who.he} wins {n} {things} in a game", "Wins"),
+                ]
+            )
+            told.append(_sentence(rng, words))
+            steps.append(f"{verb} {n}: {total} + {n} = {total + n}.")
+            total += n
+        else:
+            n = rng.randint(1, total - 2)
+            words, verb = rng.choice(
+                [
+                    (f"{who.he} loses {n} of them", "Loses"),
+                    (f"{who.he} sells {count(n, things)}", "Sells"),
+                    (f"{who.he} gives {n} to {other.name}", "Gives"),
+                    (f"{who.he} throws {n} away", "Throws away"),
+                ]
+            )
+            told.append(_sentence(rng, words))
+            steps.append(f"{verb} {n}: {total} - {n} = {total - n}.")
+            total -= n
+    told.append(
+        rng.choice(["How many {} does {} have now?", "How many {} does {} have in the end?"]).format(things, who.name)
+    )
+    return " ".join(told), steps, str(total)
+
+
+def shopping(rng: random.Random) -> Draft:
+    """Prices times quantities, a sum, and perhaps the change."""
+    who = people(rng, 1)[0]
+    goods = rng.sample(THINGS, rng.randint(1, 3))
+    lines = [(thing, rng.randint(2, 9), rng.randint(2, 15)) for thing in goods]
+    each = rng.choice(["{q} at {p} dollars each", "{q} for {p} dollars each", "{q} that cost {p} dollars each"])
+    bought = listing([each.format(q=count(q, thing), p=p) for thing, q, p in lines])
+    steps = [f"{thing.capitalize()}: {q} * {p} = {q * p}." for thing, q, p in lines]
+    total = lines[0][1] * lines[0][2]
+    for _, q, p in lines[1:]:
+        steps.append(f"Together: {total} + {q * p} = {total + q * p}.")
+        total += q * p
+    verb = rng.choice(["buys", "orders", "picks up"])
+    kind = rng.randrange(3) if len(lines) > 1 else 1 + rng.randrange(2)
+    if kind == 0:
+        ask = rng.choice(["How many dollars does {} spend?", "How much does {} pay in all?"]).format(who.name)
+        return f"{who.name} {verb} {bought}. {ask}", steps, str(total)
+    if kind == 1:
+        purse = total + rng.randint(1, 80)
+        steps.append(f"Left: {purse} - {total} = {purse - total}.")
+        ask = rng.choice(["How many dollars are left?", "How much money does {} have left?"]).format(who.name)
+        return f"{who.name} has {purse} dollars and {verb} {bought}. {ask}", steps, str(purse - total)
+    off = rng.randint(1, min(20, total - 1))
+    steps.append(f"Coupon: {total} - {off} = {total - off}.")
+    ask = f"A coupon takes {off} dollars off. How much does {who.he} pay?"
+    return f"{who.name} {verb} {bought}. {ask}", steps, str(total - off)
+
+
+def chain(rng: random.Random) -> Draft:
+    """Amounts given relative to one another, told in any order."""
+    group, things = people(rng, rng.randint(3, 4)), rng.choice(THINGS)
+    values = [rng.randint(3, 30)]
+    facts = [f"{group[0].name} has {count(values[0], things)}."]
+    steps = [f"{group[0].name} has {values[0]}."]
+    for before, person in pairwise(group):
+        v, kind, n = values[-1], rng.randrange(4), rng.randint(2, 20)
+        if kind == 0 or v > 80:
+            n = min(n, v - 1) or 1
+            facts.append(f"{person.name} has {n} fewer than {before.name}.")
+            steps.append(f"{person.name} has {v} - {n} = {v - n}.")
+            values.append(v - n)
+        elif kind == 1:
+            word, n = rng.choice([("twice", 2), ("three times", 3)])
+            facts.append(f"{person.name} has {word} as many as {before.name}.")
+            steps.append(f"{person.name} has {v} * {n} = {v * n}.")
+            values.append(v * n)
+        else:
+            facts.append(f"{person.name} has {n} more than {before.name}.")
+            steps.append(f"{person.name} has {v} + {n} = {v + n}.")
+            values.append(v + n)
+    first, last = group[0], group[-1]
+    kind = rng.randrange(3)
+    if kind == 0:
+        ask, answer = f"How many {things} does {last.name} have?", values[-1]
+    elif kind == 1:
+        ask = rng.choice([f"How many {things} do they have together?", f"How many {things} are there in all?"])
+        answer = values[0]
+        for v in values[1:]:
+            steps.append(f"{answer} + {v} = {answer + v}.")
+            answer += v
+    else:
+        low, high = sorted((values[0], values[-1]))
+        ask = f"How many {things} do {first.name} and {last.name} differ by?"
+        steps.append(f"{high} - {low} = {high - low}.")
+        answer = high - low
+    rng.shuffle(facts)
+    return " ".join([*facts, ask]), steps, str(answer)
+
+
+def packing(rng: random.Random) -> Draft:
+    """Division with a remainder: full boxes, what is left over, boxes needed."""
+    who, things, boxes = people(rng, 1)[0], rng.choice(THINGS), rng.choice(BOXES)
+    size, start = rng.randint(3, 12), rng.randint(13, 70)
+    total = start
+    told = [f"{who.name} has {count(start, things)}."]
+    steps = []
+    if rng.random() < 0.5:
+        n = rng.randint(2, 40)
+        total += n
+        told.append(f"{who.he.capitalize()} gets {n} more.")
+        steps.append(f"{start} + {n} = {total}.")
+    full, rest = divmod(total, size)
+    told.append(
+        rng.choice(
+            [f"{who.he.capitalize()} packs them into {boxes} of {size}.", f"Each {one(boxes)} holds {size} {things}."]
+        )
+    )
+    steps.append(f"{size} * {full} = {size * full} and {size} * {full + 1} = {size * (full + 1)}.")
+    steps.append(f"{total} lies between, so {full} full.")
+    steps.append(f"{total} - {size * full} = {rest} left over.")
+    kind = rng.randrange(3)
+    if kind == 0:
+        ask, answer = f"How many full {boxes} are there?", full
+    elif kind == 1:
+        ask, answer = f"How many {things} are left over?", rest
+    else:
+        ask, answer = f"How many {boxes} are needed for all of them?", full + (rest > 0)
+        steps.append(f"{rest} need one more: {full} + 1 = {full + 1}." if rest else "Nothing needs one more.")
+    return " ".join([*told, ask]), steps, str(answer)
+
+
+def rates(rng: random.Random) -> Draft:
+    """So much per hour, for some hours, at two or three speeds."""
+    kind = rng.randrange(3)
+    parts = [(rng.randint(3, 60), rng.randint(2, 9)) for _ in range(rng.randint(2, 3))]
+    if kind == 0:
+        subject = rng.choice(["A train", "A bus", "A ship", "A wagon"])
+        legs = [f"{rate} miles per hour for {hours} hours" for rate, hours in parts]
+        question = f"{subject} goes at {', then at '.join(legs)}. How many miles does it go?"
+    elif kind == 1:
+        who, things = people(rng, 1)[0], rng.choice(THINGS)
+        legs = [f"{rate} {things} a day for {days} days" for rate, days in parts]
+        question = f"{who.name} collects {', then '.join(legs)}. How many {things} does {who.he} collect?"
+    else:
+        things = rng.choice(THINGS)
+        legs = [f"{hours} machines make {rate} {things} each" for rate, hours in parts]
+        question = f"In a factory {listing(legs)}. How many {things} are made?"
+    steps = [f"{rate} * {hours} = {rate * hours}." for rate, hours in parts]
+    total = parts[0][0] * parts[0][1]
+    for rate, hours in parts[1:]:
+        steps.append(f"{total} + {rate * hours} = {total + rate * hours}.")
+        total += rate * hours
+    return question, steps, str(total)
+
+
+def sharing(rng: random.Random) -> Draft:
+    """Equal shares, and what happens to one of them."""
+    who, things = people(rng, 1)[0], rng.choice(THINGS)
+    friends, share = rng.randint(2, 9), rng.randint(3, 12)
+    total, heads = (friends + 1) * share, friends + 1
+    start = rng.randint(1, total - 1)
+    told = [f"{who.name} has {count(start, things)} and gets {total - start} more."]
+    told.append(f"{who.he.capitalize()} shares them equally with {friends} friends.")
+    steps = [
+        f"{start} + {total - start} = {total}.",
+        f"{friends} + 1 = {heads} people.",
+        f"{total} / {heads} = {share} each.",
+    ]
+    if rng.random() < 0.5:
+        n = rng.randint(1, share - 1)
+        told.append(f"Then {who.he} gives {n} away. How many {things} does {who.he} have left?")
+        steps.append(f"{share} - {n} = {share - n}.")
+        share -= n
+    else:
+        told.append(f"How many {things} does each of them get?")
+    return " ".join(told), steps, str(share)
+
+
+def _sentence(rng: random.Random, words: str) -> str:
+    lead = rng.choice(["Then ", "Later ", "After that ", ""])
+    return f"{lead}{words}." if lead else f"{words[0].upper()}{words[1:]}."
+
+
+FAMILIES = {family.__name__: family for family in (running_total, shopping, chain, packing, rates, sharing)}

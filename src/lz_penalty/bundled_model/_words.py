@@ -1,0 +1,93 @@
+"""The people and things that the problems are about."""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+
+class Person(NamedTuple):
+    """A name with its pronouns."""
+
+    name: str
+    he: str
+    him: str
+    his: str
+
+
+_WOMEN = "Anna Mary Jane Emma Lucy Alice Sarah Kate Ellen Rose Grace Clara Julia Ruth Helen Laura Nora Maya Lily Eva"
+_MEN = "Tom John James Peter Henry Jack Sam Ben Carl David Paul Mark George Frank Leo Max Adam Hugo Oscar Noah"
+
+PEOPLE = tuple(
+    [Person(name, "she", "her", "her") for name in _WOMEN.split()]
+    + [Person(name, "he", "him", "his") for name in _MEN.split()]
+)
+
+# Things that can be counted, bought, packed and given away; all plurals end in -s.
+THINGS = tuple(
+    [
+        "apples",
+        "pears",
+        "plums",
+        "oranges",
+        "lemons",
+        "eggs",
+        "cakes",
+        "buttons",
+        "coins",
+        "marbles",
+        "stamps",
+        "pens",
+        "pencils",
+        "books",
+        "cards",
+        "stones",
+        "shells",
+        "nuts",
+        "beads",
+        "ribbons",
+        "candles",
+        "roses",
+        "balls",
+        "stickers",
+        "keys",
+        "cups",
+        "plates",
+        "spoons",
+        "bricks",
+        "tickets",
+    ]
+)
+BOXES = ("boxes", "bags", "baskets", "crates", "jars", "trays")
+
+
+def one(plural: str) -> str:
+    """Return the singular of one of the plurals above.
+
+    >>> one("apples"), one("boxes")
+    ('apple', 'box')
+    """
+    return plural[:-2] if plural.endswith("xes") else plural[:-1]
+
+
+def count(number: int, plural: str) -> str:
+    """Return a number with its noun.
+
+    >>> count(1, "cups"), count(2, "cups")
+    ('1 cup', '2 cups')
+    """
+    return f"{number} {one(plural) if number == 1 else plural}"
+
+
+def people(rng: random.Random, number: int) -> list[Person]:
+    """Return that many different people."""
+    return rng.sample(PEOPLE, number)
+
+
+def listing(words: list[str]) -> str:
+    """Join words as in a sentence.
+
+    >>> listing(["a", "b", "c"])
+    'a, b and c'
+    """
+    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
