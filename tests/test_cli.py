@@ -1,21 +1,26 @@
-"""The command line in a real process."""
+"""The command line in a real process, on the bundled model."""
 
 import json
 import subprocess
 import sys
 
+import pytest
+
 import lz_penalty
+from lz_penalty.bundled_model import problems
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-m", "lz_penalty", *arguments], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "lz_penalty", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_help_names_every_command():
     shown = run("--help")
     assert shown.returncode == 0
-    assert "demo" in shown.stdout
-    assert "doctor" in shown.stdout
+    for command in ("demo", "generate", "compare", "doctor"):
+        assert command in shown.stdout
+        assert "--help" in run(command, "--help").stdout
 
 
 def test_version():
@@ -24,19 +29,82 @@ def test_version():
 
 def test_doctor_as_json():
     answer = json.loads(run("doctor", "--json").stdout)
-    assert answer["numpy"] == "usable"
-    assert set(answer) == {"numpy", "numba", "torch", "triton"}
+    assert answer["backend numpy"] == "usable"
+    assert answer["engine transformers"] == "usable"
+    assert set(answer) >= {"backend numba", "backend torch", "backend triton"}
 
 
 def test_demo_shows_the_loop_and_the_cure():
-    shown = run("demo", "--words", "40")
+    shown = run("demo", "--json")
     assert shown.returncode == 0, shown.stderr
-    assert "7 words" in shown.stdout
-    assert shown.stdout.count("none") >= 3
+    loops = {one["penalty"]: one["loop"] for one in json.loads(shown.stdout)["continuations"]}
+    assert loops["none"]["copies"] > 15
+    assert loops["guarded"] is None
+    table = run("demo", "--tokens", "40").stdout
+    assert "Prompt:" in table
+    assert "guarded" in table
 
 
-def test_bad_input_is_one_line_and_exit_code_2():
-    shown = run("demo", "--strength", "nan")
+def test_generate_streams_text(tmp_path):
+    problem = next(one for one in problems.generate(seed=4, n=50, split="heldout") if one.family == "expression")
+    prompt = problems.prompt(problem)
+    shown = run("generate", prompt, "--penalty", "failsafe")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.rstrip().endswith(f"Answer: {problem.answer}")
+    file = tmp_path / "prompt.txt"
+    file.write_text(prompt)
+    again = run("generate", "--file", str(file), "--penalty", "failsafe")
+    assert again.stdout == shown.stdout
+    sampled = run("generate", prompt, "-p", "guarded:0.3,window_size=64", "--temperature", "0.8", "-n", "20")
+    assert sampled.returncode == 0, sampled.stderr
+
+
+def test_compare_goes_on_from_its_file(tmp_path):
+    out = tmp_path / "results.json"
+    small = ("--prompts", "2", "--tokens", "64", "--passages", "1", "--problems", "4", "--out", str(out), "--json")
+    first = run("compare", "none", "guarded", *small)
+    assert first.returncode == 0, first.stderr
+    rows = {row["penalty"]: row for row in json.loads(first.stdout)}
+    assert rows["none"]["human_text_cost"] == 0
+    assert rows["guarded"]["loops"] <= rows["none"]["loops"]
+    saved = json.loads(out.read_text())
+    assert saved["machine"]["torch"]
+    assert saved["plan"]["new_tokens"] == 64
+    saved["results"][0]["tokens_per_second"] = 12345.0
+    out.write_text(json.dumps(saved))
+    more = run("compare", "none", "guarded", "dry:0.8", *small)
+    rows = {row["penalty"]: row for row in json.loads(more.stdout)}
+    assert rows["none"]["tokens_per_second"] == 12345.0  # not measured again
+    assert "dry:0.8" in rows
+    other = run("compare", "none", *small, "--tokens", "32")
+    assert other.returncode == 2
+    assert "other settings" in other.stderr
+
+
+BAD = {
+    "missing model": (("generate", "Hello", "--model", "no/such/model"), "cannot be loaded"),
+    "empty prompt": (("generate", "  "), "the prompt is empty"),
+    "missing file": (("generate", "--file", "no-such-file.txt"), "cannot be read"),
+    "unknown penalty": (("generate", "Hello", "--penalty", "gaurded"), "Did you mean guarded"),
+    "unknown field": (("generate", "Hello", "--penalty", "guarded,windowsize=4"), "Did you mean lz_window_size"),
+    "NaN strength": (("generate", "Hello", "--penalty", "guarded:nan"), "lz_penalty = nan"),
+    "strength out of range": (("compare", "paper:101"), "0 to 100"),
+    "no number": (("compare", "dry:much"), "must be a number"),
+    "baseline out of range": (("compare", "repetition:-1"), "repetition"),
+    "none with settings": (("compare", "none:1"), "takes no settings"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_exit_code_2(name):
+    arguments, message = BAD[name]
+    shown = run(*arguments)
     assert shown.returncode == 2
-    assert shown.stderr.strip() == "lz-penalty: strength = nan: must be a finite number from 0 to 100."
-    assert run("demo", "--words", "0").returncode == 2
+    assert message in shown.stderr
+    assert "Traceback" not in shown.stderr
+    assert len(shown.stderr.strip().splitlines()) == 1
+
+
+def test_options_out_of_range_are_refused():
+    assert run("demo", "--tokens", "0").returncode == 2
+    assert run("compare", "--prompts", "1000").returncode == 2

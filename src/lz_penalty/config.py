@@ -166,7 +166,7 @@ class LZPenaltyConfig:
                 field = REQUEST_FIELDS[key]
                 changes[field] = _CHECKS[field](key, _from_json(key, value))
         if "lz_preset" in given:
-            base = _PRESETS[_choice(*_PRESETS)("lz_preset", given["lz_preset"])]()
+            base = PRESETS[_choice(*PRESETS)("lz_preset", given["lz_preset"])]()
         elif "lz_penalty" in given:
             base = cls()
         elif default is not None:
@@ -180,7 +180,7 @@ class LZPenaltyConfig:
         return config if config.strength else None
 
 
-_PRESETS: dict[str, Callable[..., LZPenaltyConfig]] = {
+PRESETS: dict[str, Callable[..., LZPenaltyConfig]] = {
     name: getattr(LZPenaltyConfig, name) for name in ("paper", "sglang", "guarded", "failsafe")
 }
 REQUEST_FIELDS = {"lz_penalty": "strength", "lz_preset": "preset"} | {

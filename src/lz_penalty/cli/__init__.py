@@ -6,8 +6,10 @@ import sys
 
 import typer
 
+from lz_penalty.cli.compare import compare
 from lz_penalty.cli.demo import demo
 from lz_penalty.cli.doctor import doctor
+from lz_penalty.cli.generate import generate
 from lz_penalty.errors import LZPenaltyError
 
 app = typer.Typer(
@@ -17,8 +19,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="The Lempel-Ziv penalty: stop language models from repeating themselves endlessly.",
 )
-app.command()(demo)
-app.command()(doctor)
+for command in (demo, generate, compare, doctor):
+    app.command()(command)
 
 
 @app.callback(invoke_without_command=True)

@@ -189,7 +189,7 @@ class ContinuousLZPenalty(continuous.ContinuousBatchingLogitsProcessor):
             return config
         return replace(config, exempt_token_ids=(*config.exempt_token_ids, *self.config.exempt_token_ids))
 
-    def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
+    def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         """Return penalised scores `[rows, vocab]`; rows beyond the requests are padding."""
         if scores.is_cuda and torch.cuda.is_current_stream_capturing():
             raise LZPenaltyError(

@@ -1,0 +1,56 @@
+"""`lz-penalty generate`: text from any Hugging Face model with any penalty."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+
+def generate(
+    prompt: str = typer.Argument("", help="The prompt; leave it out with --file."),
+    model: str = typer.Option("bundled", "--model", "-m", help="`bundled`, a Hugging Face id, or a folder."),
+    penalty: str = typer.Option("guarded", "--penalty", "-p", help="NAME[:VALUE][,FIELD=VALUE ...], or `none`."),
+    file: Path = typer.Option(None, "--file", "-f", help="Read the prompt from this file."),
+    tokens: int = typer.Option(256, "--tokens", "-n", min=1, max=1_000_000, help="Write at most this many tokens."),
+    temperature: float = typer.Option(0.0, min=0.0, max=100.0, help="0 takes the likeliest token each time."),
+    seed: int = typer.Option(0, help="For temperatures above 0."),
+    device: str = typer.Option("auto", help="auto, cpu, cuda, mps."),
+    chat: bool = typer.Option(False, help="Put the prompt into the model's chat template."),
+) -> None:
+    """Write text with a penalty, streamed as it comes.
+
+    Penalties: `none`; the LZ presets `paper`, `sglang`, `guarded`, `failsafe`, as in `guarded:0.3,window_size=2048`; and
+    `repetition`, `no-repeat-ngram`, `frequency`, `presence`, `dry`, as in `dry:0.8`.
+    """
+    import torch
+    from transformers import TextStreamer
+
+    from lz_penalty.errors import LZPenaltyError
+    from lz_penalty.evaluation.generation import load
+    from lz_penalty.evaluation.penalties import penalty as named
+
+    chosen = named(penalty)
+    if file is not None:
+        try:
+            prompt = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise LZPenaltyError(f"--file {file}: cannot be read as UTF-8 text ({error}).") from None
+    if not prompt.strip():
+        raise LZPenaltyError("the prompt is empty: give it as an argument or with --file.")
+    loaded = load(model, device)
+    if chat:
+        prompt = loaded.tokenizer.apply_chat_template(
+            [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
+        )
+    ids = loaded.tokenizer(prompt, return_tensors="pt").to(loaded.model.device)
+    torch.manual_seed(seed)
+    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
+    loaded.model.generate(
+        **{name: ids[name] for name in ("input_ids", "attention_mask")},
+        **sampling,
+        max_new_tokens=tokens,
+        logits_processor=chosen.make(loaded.tokenizer, ids.input_ids.shape[1]),
+        pad_token_id=loaded.tokenizer.pad_token_id,
+        streamer=TextStreamer(loaded.tokenizer, skip_prompt=True, skip_special_tokens=True),
+    )

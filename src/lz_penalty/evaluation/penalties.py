@@ -1,0 +1,95 @@
+"""Penalties by name, for the command line and for sweeps: `guarded`, `paper:0.3`, `guarded:0.2,min_match_length=2`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lz_penalty.config import PRESETS, LZPenaltyConfig
+from lz_penalty.errors import LZPenaltyError, show
+
+__all__ = ["Penalty", "penalty"]
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """A penalty with its settings.
+
+    Args:
+        name: as it was asked for.
+        make: gives transformers' processors for a tokenizer and a prompt's length.
+        config: the settings, where it is an LZ penalty.
+    """
+
+    name: str
+    make: Callable[[Any, int], list[Any]]
+    config: LZPenaltyConfig | None = None
+
+
+def penalty(name: str) -> Penalty:
+    """The penalty that `NAME[:VALUE][,FIELD=VALUE ...]` asks for.
+
+    NAME is `none`, an LZ preset or a baseline; VALUE its strength; fields are those of `LZPenaltyConfig`.
+
+    >>> penalty("guarded:0.3,min_match_length=2").config.min_match_length
+    2
+    """
+    head, *fields = name.split(",")
+    kind, _, value = head.partition(":")
+    if kind == "none":
+        if value or fields:
+            raise LZPenaltyError(f"penalty {show(name)}: 'none' takes no settings.")
+        return Penalty(name, lambda tokenizer, prompt_length: [])
+    if kind in PRESETS:
+        return _lz_penalty(name, kind, value, fields)
+    from lz_penalty.engines.baselines import BASELINES, baseline
+
+    known = ["none", *PRESETS, *BASELINES]
+    if kind not in BASELINES:
+        close = difflib.get_close_matches(kind, known, n=1, cutoff=0.0)[0]
+        raise LZPenaltyError(f"penalty {show(name)}: unknown. Did you mean {close}? Known: {', '.join(known)}.")
+    if fields:
+        raise LZPenaltyError(
+            f"penalty {show(name)}: {kind} takes a value alone, such as {kind}:{BASELINES[kind].default}."
+        )
+    strength = _number(name, value) if value else None
+    baseline(kind, strength)  # refuse a bad value now
+
+    def make(tokenizer: Any, prompt_length: int) -> list[Any]:
+        return [baseline(kind, strength, prompt_length=prompt_length, pad_token_id=tokenizer.pad_token_id)]
+
+    return Penalty(name, make)
+
+
+def _lz_penalty(name: str, preset: str, value: str, fields: list[str]) -> Penalty:
+    request: dict[str, Any] = {"lz_preset": preset}
+    if value:
+        request["lz_penalty"] = _number(name, value)
+    for field in fields:
+        key, equals, text = field.partition("=")
+        if not equals:
+            raise LZPenaltyError(f"penalty {show(name)}: {show(field)} must be FIELD=VALUE, such as window_size=1024.")
+        request["lz_" + key] = text if text.isalpha() or "_" in text else _number(name, text)
+    config = LZPenaltyConfig.from_request(request)
+    if config is None:
+        return Penalty(name, lambda tokenizer, prompt_length: [])
+
+    def make(tokenizer: Any, prompt_length: int) -> list[Any]:
+        from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor
+
+        return [LZPenaltyLogitsProcessor(config, tokenizer=tokenizer, prompt_length=prompt_length)]
+
+    return Penalty(name, make, config)
+
+
+def _number(name: str, text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        raise LZPenaltyError(f"penalty {show(name)}: {show(text)} must be a number.") from None
