@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import math
-import numbers
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from lz_penalty.checks import Check, boolean, choice, integer, real, token_ids
 from lz_penalty.errors import LZPenaltyError, bad_value, show
 
 __all__ = ["LZPenaltyConfig"]
@@ -18,8 +17,6 @@ LOOKBACKS = ("before_buffer", "adjacent")
 MAX_WEIGHT = 100.0
 MAX_WINDOW = 65_536
 MAX_BUFFER = 4_096
-MAX_EXEMPT_IDS = 1_024
-MAX_TOKEN_ID = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +163,7 @@ class LZPenaltyConfig:
                 field = REQUEST_FIELDS[key]
                 changes[field] = _CHECKS[field](key, _from_json(key, value))
         if "lz_preset" in given:
-            base = PRESETS[_choice(*PRESETS)("lz_preset", given["lz_preset"])]()
+            base = PRESETS[choice(*PRESETS)("lz_preset", given["lz_preset"])]()
         elif "lz_penalty" in given:
             base = cls()
         elif default is not None:
@@ -197,73 +194,15 @@ def _from_json(key: str, value: Any) -> Any:
     return value
 
 
-# ---------------------------------------------------------------- checks, one per field
-
-Check = Callable[[str, Any], Any]
-
-
-def _is_number(value: Any, kind: type) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)
-
-
-def _real(low: float, high: float) -> Check:
-    def check(name: str, value: Any) -> float:
-        if not _is_number(value, numbers.Real) or not low <= value <= high or not math.isfinite(value):
-            raise bad_value(name, value, f"a finite number from {low:g} to {high:g}")
-        return float(value)
-
-    return check
-
-
-def _integer(low: int, high: int, optional: bool = False) -> Check:
-    def check(name: str, value: Any) -> int | None:
-        if optional and value is None:
-            return None
-        if not _is_number(value, numbers.Integral) or not low <= value <= high:
-            raise bad_value(name, value, f"an integer from {low} to {high}{' or None' if optional else ''}")
-        return int(value)
-
-    return check
-
-
-def _choice(*allowed: str | None) -> Check:
-    def check(name: str, value: Any) -> Any:
-        if not (value is None or isinstance(value, str)) or value not in allowed:
-            raise bad_value(name, value, "one of " + ", ".join(map(repr, allowed)))
-        return value
-
-    return check
-
-
-def _boolean(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise bad_value(name, value, "true or false")
-    return value
-
-
-def _token_ids(name: str, value: Any) -> tuple[int, ...]:
-    allowed = f"at most {MAX_EXEMPT_IDS} integers from 0 to {MAX_TOKEN_ID}"
-    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise bad_value(name, value, allowed)
-    ids = []
-    for item in value:
-        if not _is_number(item, numbers.Integral) or not 0 <= item <= MAX_TOKEN_ID:
-            raise bad_value(name, item, allowed)
-        ids.append(int(item))
-        if len(ids) > MAX_EXEMPT_IDS:
-            raise LZPenaltyError(f"{name}: more than {MAX_EXEMPT_IDS} ids given; must be {allowed}.")
-    return tuple(sorted(set(ids)))
-
-
 _CHECKS: dict[str, Check] = {
-    "strength": _real(0, MAX_WEIGHT),
-    "window_size": _integer(1, MAX_WINDOW),
-    "buffer_size": _integer(1, MAX_BUFFER),
-    "formula": _choice(*FORMULAS),
-    "lookback": _choice(*LOOKBACKS, None),
-    "min_match_length": _integer(1, MAX_BUFFER + 1, optional=True),
-    "escalation": _real(0, MAX_WEIGHT),
-    "loop_window": _integer(1, MAX_WINDOW),
-    "include_prompt": _boolean,
-    "exempt_token_ids": _token_ids,
+    "strength": real(0, MAX_WEIGHT),
+    "window_size": integer(1, MAX_WINDOW),
+    "buffer_size": integer(1, MAX_BUFFER),
+    "formula": choice(*FORMULAS),
+    "lookback": choice(*LOOKBACKS, None),
+    "min_match_length": integer(1, MAX_BUFFER + 1, optional=True),
+    "escalation": real(0, MAX_WEIGHT),
+    "loop_window": integer(1, MAX_WINDOW),
+    "include_prompt": boolean,
+    "exempt_token_ids": token_ids,
 }

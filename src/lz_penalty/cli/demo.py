@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.terminal_theme import SVG_EXPORT_THEME
 from rich.text import Text
 
 PENALTIES = ("none", "repetition:1.2", "frequency:0.3", "paper", "guarded", "failsafe")
@@ -16,6 +19,7 @@ def demo(
     prompt: int = typer.Option(0, min=0, max=255, help="Which of the bundled prompts to continue."),
     tokens: int = typer.Option(160, min=1, max=1024, help="How many tokens to write."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
+    svg: Path = typer.Option(None, help="Also save what is shown as a picture."),
 ) -> None:
     """A greedy language model without a penalty, with the usual ones, and with the LZ penalty, side by side.
 
@@ -27,7 +31,7 @@ def demo(
     from lz_penalty.evaluation.generation import BUNDLED, continue_greedily, load
     from lz_penalty.evaluation.penalties import penalty
 
-    console = Console()
+    console = Console(record=svg is not None, width=110 if svg else None)
     loaded = load(BUNDLED)
     text = bundled_model.prompts()[prompt]
     ids = loaded.tokenizer(text).input_ids
@@ -61,6 +65,9 @@ def demo(
         table.add_row(name, shown, f"{share:.0%}", f"{speed:.0f}")
     console.print(texts)
     console.print(table)
+    if svg is not None:
+        picture = console.export_svg(title="lz-penalty demo", theme=SVG_EXPORT_THEME)
+        svg.write_text(re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL), encoding="utf-8")  # no web fonts
 
 
 def _coloured(tokenizer, tokens, loop) -> Text:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lz_penalty.config import _integer, _real
+from lz_penalty.checks import integer, real
 from lz_penalty.errors import LZPenaltyError, show
 
 __all__ = ["Repetition", "find_repetition", "is_degenerate", "is_loop"]
@@ -77,8 +77,8 @@ def find_repetition(
     >>> find_repetition("one two three") is None
     True
     """
-    min_copies = _real(2, 1_000_000)("min_copies", min_copies)
-    min_length = _integer(1, 2**31 - 1)("min_length", min_length)
+    min_copies = real(2, 1_000_000)("min_copies", min_copies)
+    min_length = integer(1, 2**31 - 1)("min_length", min_length)
     items = _as_array(sequence)
     n = len(items)
     best_start, best_period, best_length = n, 0, 0

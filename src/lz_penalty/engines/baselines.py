@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from transformers import LogitsProcessor, NoRepeatNGramLogitsProcessor, RepetitionPenaltyLogitsProcessor
 
-from lz_penalty.config import MAX_TOKEN_ID, MAX_WEIGHT, _integer, _real
+from lz_penalty.checks import MAX_TOKEN_ID, integer, real
+from lz_penalty.config import MAX_WEIGHT
 from lz_penalty.errors import LZPenaltyError, bad_value, show
 from lz_penalty.loops import trailing_runs
 
@@ -42,9 +43,9 @@ class _CountPenalty(LogitsProcessor):
     """What frequency and presence penalty share: which tokens count, and how often they stand there."""
 
     def __init__(self, penalty: float, prompt_length: int | None = 0, *, pad_token_id: int | None = None) -> None:
-        self.penalty = _real(-MAX_WEIGHT, MAX_WEIGHT)("penalty", penalty)
-        self.prompt_length = _integer(0, MAX_LENGTH, optional=True)("prompt_length", prompt_length) or 0
-        self.pad_token_id = _integer(0, MAX_TOKEN_ID, optional=True)("pad_token_id", pad_token_id)
+        self.penalty = real(-MAX_WEIGHT, MAX_WEIGHT)("penalty", penalty)
+        self.prompt_length = integer(0, MAX_LENGTH, optional=True)("prompt_length", prompt_length) or 0
+        self.pad_token_id = integer(0, MAX_TOKEN_ID, optional=True)("pad_token_id", pad_token_id)
 
     def _amount(self, counts: torch.Tensor) -> torch.Tensor:
         """What a token that was counted `counts` times loses."""
@@ -155,12 +156,12 @@ class DRYLogitsProcessor(LogitsProcessor):
         *,
         pad_token_id: int | None = None,
     ) -> None:
-        self.multiplier = _real(0, MAX_WEIGHT)("multiplier", multiplier)
-        self.base = _real(1, MAX_WEIGHT)("base", base)
-        self.allowed_length: int = _integer(0, 65_536)("allowed_length", allowed_length)
-        self.last_n: int = _integer(-1, MAX_LENGTH)("last_n", last_n)
+        self.multiplier = real(0, MAX_WEIGHT)("multiplier", multiplier)
+        self.base = real(1, MAX_WEIGHT)("base", base)
+        self.allowed_length: int = integer(0, 65_536)("allowed_length", allowed_length)
+        self.last_n: int = integer(-1, MAX_LENGTH)("last_n", last_n)
         self.breakers = _breakers(breakers)
-        self.pad_token_id = _integer(0, MAX_TOKEN_ID, optional=True)("pad_token_id", pad_token_id)
+        self.pad_token_id = integer(0, MAX_TOKEN_ID, optional=True)("pad_token_id", pad_token_id)
         self._max_exponent = _max_exponent(self.base)
         self._tails: dict[int, list[tuple[int, ...]]] = {}  # a breaker's first token -> what follows it, longest first
         for head, *tail in sorted(self.breakers, key=len, reverse=True):
@@ -241,7 +242,7 @@ def _breakers(given: Iterable[int | Sequence[int]]) -> tuple[tuple[int, ...], ..
     hint = "Turn text into ids with the tokenizer first."
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         raise bad_value("breakers", given, allowed, hint)
-    check = _integer(0, MAX_TOKEN_ID)
+    check = integer(0, MAX_TOKEN_ID)
     found = []
     for item in given:
         if isinstance(item, (str, bytes)) or not isinstance(item, (numbers.Integral, Iterable)):
@@ -274,22 +275,22 @@ class Baseline:
 
 
 def _repetition(value: float, prompt_length: int | None, pad_token_id: int | None) -> LogitsProcessor:
-    return RepetitionPenaltyLogitsProcessor(_real(0.01, MAX_WEIGHT)("repetition", value))
+    return RepetitionPenaltyLogitsProcessor(real(0.01, MAX_WEIGHT)("repetition", value))
 
 
 def _no_repeat_ngram(value: float, prompt_length: int | None, pad_token_id: int | None) -> LogitsProcessor:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return NoRepeatNGramLogitsProcessor(_integer(1, 65_536)("no-repeat-ngram", value))
+    return NoRepeatNGramLogitsProcessor(integer(1, 65_536)("no-repeat-ngram", value))
 
 
 def _frequency(value: float, prompt_length: int | None, pad_token_id: int | None) -> LogitsProcessor:
-    value = _real(-MAX_WEIGHT, MAX_WEIGHT)("frequency", value)
+    value = real(-MAX_WEIGHT, MAX_WEIGHT)("frequency", value)
     return FrequencyPenaltyLogitsProcessor(value, prompt_length, pad_token_id=pad_token_id)
 
 
 def _presence(value: float, prompt_length: int | None, pad_token_id: int | None) -> LogitsProcessor:
-    value = _real(-MAX_WEIGHT, MAX_WEIGHT)("presence", value)
+    value = real(-MAX_WEIGHT, MAX_WEIGHT)("presence", value)
     return PresencePenaltyLogitsProcessor(value, prompt_length, pad_token_id=pad_token_id)
 
 
@@ -303,7 +304,7 @@ def _dry(
     last_n: int = -1,
     breakers: Iterable[int | Sequence[int]] = (),
 ) -> LogitsProcessor:
-    value = _real(0, MAX_WEIGHT)("dry", value)
+    value = real(0, MAX_WEIGHT)("dry", value)
     return DRYLogitsProcessor(value, base, allowed_length, last_n, breakers, pad_token_id=pad_token_id)
 
 

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, LogitsProcessorList
 from transformers.generation.continuous_batching import cb_logits_processors as continuous
@@ -114,7 +115,10 @@ class LZPenaltyLogitsProcessor(LogitsProcessor):
             return torch.full((rows,), min(self.prompt_length or 0, length), device=input_ids.device)
         if self.pad_token_id is None or not length:
             return None
-        return (input_ids == self.pad_token_id).long().cumprod(dim=1).sum(dim=1)
+        if input_ids.device.type != "cpu":  # where looking would mean waiting
+            return (input_ids == self.pad_token_id).long().cumprod(dim=1).sum(dim=1)
+        padded = np.asarray(input_ids) == self.pad_token_id
+        return torch.from_numpy(np.logical_and.accumulate(padded, axis=1).sum(axis=1)) if padded[:, 0].any() else None
 
     @property
     def supports_continuous_batching(self) -> bool:  # type: ignore[override]

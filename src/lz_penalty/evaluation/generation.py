@@ -69,7 +69,7 @@ def continue_greedily(
     new_tokens: int,
     *,
     may_end: bool,
-    batch: int = 64,
+    batch: int = 32,
     tick: Callable[[int], None] = lambda count: None,
 ) -> Continuations:
     """Continue every prompt by up to `new_tokens` tokens, the most probable one each time.

@@ -1,0 +1,96 @@
+"""What the processor adds to a step of transformers' `generate` on a CPU: `python benchmarks/overhead.py`.
+
+A random-weight model with a vocabulary of 151,936 and a small body, so that the step is short and the share large. The
+copy of the scores, which every processor must make, is timed apart and not counted.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:] = [path for path in sys.path if Path(path).resolve() != ROOT / "benchmarks"]
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+import torch  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
+
+from benchmarks.workload import MAIN_VOCAB, RESULTS, machine  # noqa: E402
+from lz_penalty import LZPenaltyConfig  # noqa: E402
+from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor  # noqa: E402
+
+BATCHES = (1, 8, 32)
+CONTEXT = 600
+ROUNDS = 30
+LIMIT = 0.02
+
+
+def model() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=MAIN_VOCAB,
+        hidden_size=512,
+        intermediate_size=1376,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        tie_word_embeddings=True,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def median(call: Callable[[], object], rounds: int = ROUNDS) -> float:
+    """Median seconds of a call, after one to warm up."""
+    times = []
+    for _ in range(rounds + 1):
+        begin = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times[1:])
+
+
+@torch.no_grad()
+def measure(net: LlamaForCausalLM, batch: int) -> dict[str, float]:
+    """Seconds of one decoding step, of the processor less its copy, and of the copy."""
+    tokens = torch.randint(0, MAIN_VOCAB, (batch, CONTEXT))
+    tokens[1::2] = tokens[1::2, :7].repeat(1, CONTEXT // 7 + 1)[:, :CONTEXT]  # every second row in a loop
+    past = net(tokens[:, :-1]).past_key_values
+    length = past.get_seq_length()
+
+    def step() -> torch.Tensor:
+        past.crop(length)
+        return net(tokens[:, -1:], past_key_values=past).logits[:, -1]
+
+    scores = step().float()
+    processor = LZPenaltyLogitsProcessor(LZPenaltyConfig.guarded(), pad_token_id=0)
+    copy = median(scores.clone)
+    whole = median(lambda: processor(tokens, scores))
+    return {"batch": batch, "step": median(step), "processor": max(0.0, whole - copy), "copy": copy}
+
+
+def main() -> None:
+    net = model()
+    rows = [measure(net, batch) for batch in BATCHES]
+    table = Table("batch", "step", "processor", "share of a step", "copy of the scores (not counted)")
+    for row in rows:
+        row["share"] = row["processor"] / row["step"]
+        table.add_row(
+            str(row["batch"]),
+            f"{row['step'] * 1e3:.1f} ms",
+            f"{row['processor'] * 1e6:.0f} us",
+            f"{row['share']:.2%} {'holds' if row['share'] < LIMIT else 'FAILS'}",
+            f"{row['copy'] * 1e6:.0f} us",
+        )
+    Console().print(table)
+    out = {"machine": machine(), "context": CONTEXT, "limit": LIMIT, "rows": rows}
+    (RESULTS / "overhead.json").write_text(json.dumps(out, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

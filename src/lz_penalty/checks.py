@@ -1,0 +1,78 @@
+"""Checks of single values: each returns the value in its plain type, or raises with name, value and allowed range."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from lz_penalty.errors import LZPenaltyError, bad_value
+
+__all__ = ["MAX_TOKEN_ID", "Check", "boolean", "choice", "integer", "real", "token_ids"]
+
+MAX_TOKEN_ID = 2**31 - 1
+MAX_TOKEN_IDS = 1_024
+
+Check = Callable[[str, Any], Any]
+
+
+def _is_number(value: Any, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def real(low: float, high: float) -> Check:
+    """A finite number from `low` to `high`."""
+
+    def check(name: str, value: Any) -> float:
+        if not _is_number(value, numbers.Real) or not low <= value <= high or not math.isfinite(value):
+            raise bad_value(name, value, f"a finite number from {low:g} to {high:g}")
+        return float(value)
+
+    return check
+
+
+def integer(low: int, high: int, optional: bool = False) -> Check:
+    """An integer from `low` to `high`, or `None` where it is optional."""
+
+    def check(name: str, value: Any) -> int | None:
+        if optional and value is None:
+            return None
+        if not _is_number(value, numbers.Integral) or not low <= value <= high:
+            raise bad_value(name, value, f"an integer from {low} to {high}{' or None' if optional else ''}")
+        return int(value)
+
+    return check
+
+
+def choice(*allowed: str | None) -> Check:
+    """One of these words."""
+
+    def check(name: str, value: Any) -> Any:
+        if not (value is None or isinstance(value, str)) or value not in allowed:
+            raise bad_value(name, value, "one of " + ", ".join(map(repr, allowed)))
+        return value
+
+    return check
+
+
+def boolean(name: str, value: Any) -> bool:
+    """True or false, and no number."""
+    if not isinstance(value, bool):
+        raise bad_value(name, value, "true or false")
+    return value
+
+
+def token_ids(name: str, value: Any) -> tuple[int, ...]:
+    """A few token ids, ascending and each once."""
+    allowed = f"at most {MAX_TOKEN_IDS} integers from 0 to {MAX_TOKEN_ID}"
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise bad_value(name, value, allowed)
+    ids = []
+    for item in value:
+        if not _is_number(item, numbers.Integral) or not 0 <= item <= MAX_TOKEN_ID:
+            raise bad_value(name, item, allowed)
+        ids.append(int(item))
+        if len(ids) > MAX_TOKEN_IDS:
+            raise LZPenaltyError(f"{name}: more than {MAX_TOKEN_IDS} ids given; must be {allowed}.")
+    return tuple(sorted(set(ids)))
