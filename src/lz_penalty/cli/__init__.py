@@ -39,3 +39,8 @@ def main() -> None:
     except LZPenaltyError as error:
         print(f"lz-penalty: {error}", file=sys.stderr)
         sys.exit(2)
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "transformers"):
+            raise
+        print(f"lz-penalty: this needs {error.name}: pip install 'lz-penalty[transformers]'", file=sys.stderr)
+        sys.exit(2)
