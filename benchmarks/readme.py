@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-BEGIN, END = "<!-- costs: written by benchmarks/readme.py -->", "<!-- costs: end -->"
 
 
 def results(name: str) -> dict[str, Any]:
@@ -86,20 +85,48 @@ def cpu(data: dict[str, Any]) -> list[str]:
     ]
 
 
-def section() -> str:
-    return "\n".join([BEGIN, "", *gpu(results("h200.json")), "", *cpu(results("cpu.json")), "", END])
+def comparison(data: dict[str, Any]) -> list[str]:
+    lines = [
+        "| penalty | degenerate | loops | different 4-grams | human-text cost | accuracy |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in data["results"]:
+        name = (
+            f"**{row['penalty']}**"
+            if row["penalty"].split(":")[0] in ("paper", "guarded", "failsafe")
+            else row["penalty"]
+        )
+        lines.append(
+            f"| {name} | {row['degenerate']:.1%} | {row['loops']:.1%} | {row['distinct_4']:.2f} | "
+            f"{row['human_text_cost']:+.3f} bits | {row['accuracy']:.1%} |"
+        )
+    plan = data["plan"]
+    about = (
+        f"The bundled model decoded greedily: {plan['prompts']} open-ended prompts, {plan['new_tokens']:,} tokens each, never "
+        "allowed to end. Degenerate: some unit 20 times or more in a row (the paper's threshold); loops: 5 times and 60 "
+        "tokens; human-text cost: how many bits per token worse the penalised model predicts books it has not seen; "
+        f"accuracy: {plan['problems']} held-out reasoning problems. `lz-penalty compare` makes this table for any model."
+    )
+    return [*lines, "", *textwrap.wrap(about, 118)]
+
+
+def replaced(text: str, name: str, lines: list[str]) -> str:
+    """The text with what stands between the two marks of this name written anew."""
+    begin, end = f"<!-- {name}: written by benchmarks/readme.py -->", f"<!-- {name}: end -->"
+    before, rest = text.split(begin)
+    return "\n".join([before + begin, "", *lines, "", end]) + rest.split(end)[1]
 
 
 def main() -> None:
     path = ROOT / "README.md"
     text = path.read_text()
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
-    fresh = before + section() + after
+    fresh = replaced(text, "compare", comparison(results("compare.json")))
+    fresh = replaced(fresh, "costs", [*gpu(results("h200.json")), "", *cpu(results("cpu.json"))])
     if "--check" in sys.argv:
         sys.exit(
             0
             if fresh == text
-            else "README.md: the tables are not those of benchmarks/results: run benchmarks/readme.py"
+            else "README.md: its tables are not those of benchmarks/results: run benchmarks/readme.py"
         )
     path.write_text(fresh)
 
