@@ -62,7 +62,7 @@ def gpu(data: dict[str, Any]) -> list[str]:
         f"Rotating over three buffers of logits, window 32,768 takes {cold} us: merely reading and lowering that many "
         "scattered logits is what bounds it."
     )
-    lines += ["", *textwrap.wrap(about, 118)]
+    lines += ["", *textwrap.wrap(about, 118, break_on_hyphens=False)]
     return lines
 
 
@@ -107,7 +107,7 @@ def comparison(data: dict[str, Any]) -> list[str]:
         "tokens; human-text cost: how many bits per token worse the penalised model predicts books it has not seen; "
         f"accuracy: {plan['problems']} held-out reasoning problems. `lz-penalty compare` makes this table for any model."
     )
-    return [*lines, "", *textwrap.wrap(about, 118)]
+    return [*lines, "", *textwrap.wrap(about, 118, break_on_hyphens=False)]
 
 
 def replaced(text: str, name: str, lines: list[str]) -> str:

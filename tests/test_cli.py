@@ -107,7 +107,8 @@ def test_bad_input_is_one_line_and_exit_code_2(name):
 
 @pytest.mark.parametrize("module", ["torch", "transformers"])
 def test_without_an_engine_it_says_what_to_install(module):
-    code = f"import sys; sys.modules[{module!r}] = None; sys.argv = ['lz-penalty', 'demo']; from lz_penalty.cli import main; main()"
+    hidden = f"import sys; sys.modules[{module!r}] = None; sys.argv = ['lz-penalty', 'demo']"
+    code = hidden + "; from lz_penalty.cli import main; main()"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert shown.returncode == 2
     assert shown.stderr.strip() == f"lz-penalty: this needs {module}: pip install 'lz-penalty[transformers]'"
