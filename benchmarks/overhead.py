@@ -64,7 +64,8 @@ def measure(net: LlamaForCausalLM, batch: int) -> dict[str, float]:
     length = past.get_seq_length()
 
     def step() -> torch.Tensor:
-        past.crop(length)
+        if past.get_seq_length() > length:
+            past.crop(length - past.get_seq_length())  # a negative number: so many tokens are removed
         return net(tokens[:, -1:], past_key_values=past).logits[:, -1]
 
     scores = step().float()

@@ -1,4 +1,4 @@
-"""Write the README's tables from the results: `python benchmarks/readme.py`, or `--check` that they are current."""
+"""Write the tables of README and docs from the results: `python benchmarks/readme.py`, or `--check` that they are current."""
 
 from __future__ import annotations
 
@@ -117,18 +117,34 @@ def replaced(text: str, name: str, lines: list[str]) -> str:
     return "\n".join([before + begin, "", *lines, "", end]) + rest.split(end)[1]
 
 
-def main() -> None:
-    path = ROOT / "README.md"
-    text = path.read_text()
-    fresh = replaced(text, "compare", comparison(results("compare.json")))
-    fresh = replaced(fresh, "costs", [*gpu(results("h200.json")), "", *cpu(results("cpu.json"))])
-    if "--check" in sys.argv:
-        sys.exit(
-            0
-            if fresh == text
-            else "README.md: its tables are not those of benchmarks/results: run benchmarks/readme.py"
+def overhead(data: dict[str, Any]) -> list[str]:
+    lines = ["| batch | one step of the model | the processor | share |", "|---|---|---|---|"]
+    for row in data["rows"]:
+        lines.append(
+            f"| {row['batch']} | {row['step'] * 1e3:.0f} ms | {row['processor'] * 1e6:.0f} us | {row['share']:.2%} |"
         )
-    path.write_text(fresh)
+    about = (
+        f"A random-weight model of 8 layers and a vocabulary of 151,936 on a CPU, guarded preset, {data['context']} tokens of "
+        f"context, every second row in a loop; the copy of the scores not counted. {machine(data)}. "
+        "`python benchmarks/overhead.py`."
+    )
+    return [*lines, "", *textwrap.wrap(about, 118, break_on_hyphens=False)]
+
+
+def main() -> None:
+    readme, transformers = ROOT / "README.md", ROOT / "docs" / "transformers.md"
+    fresh = {path: path.read_text() for path in (readme, transformers)}
+    old = dict(fresh)
+    fresh[readme] = replaced(fresh[readme], "compare", comparison(results("compare.json")))
+    fresh[readme] = replaced(fresh[readme], "costs", [*gpu(results("h200.json")), "", *cpu(results("cpu.json"))])
+    fresh[transformers] = replaced(fresh[transformers], "overhead", overhead(results("overhead.json")))
+    if "--check" in sys.argv:
+        stale = [path.name for path in fresh if fresh[path] != old[path]]
+        sys.exit(
+            f"{', '.join(stale)}: tables are not those of benchmarks/results: run benchmarks/readme.py" if stale else 0
+        )
+    for path, text in fresh.items():
+        path.write_text(text)
 
 
 if __name__ == "__main__":
