@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from cases import settings_of
 from transformers import AutoModelForCausalLM, AutoTokenizer, ContinuousBatchingConfig, GenerationConfig
 
 from lz_penalty import LZPenaltyConfig, LZPenaltyError, bundled_model, reference
@@ -36,19 +37,6 @@ def prompts(tokenizer):
     """Four prompts of different lengths."""
     texts = bundled_model.prompts()[:4]
     return [tokenizer(text).input_ids[: 12 + 9 * i] for i, text in enumerate(texts)]
-
-
-def settings_of(config):
-    names = (
-        "formula",
-        "window_size",
-        "buffer_size",
-        "min_match_length",
-        "escalation",
-        "loop_window",
-        "exempt_token_ids",
-    )
-    return {name: getattr(config, name) for name in names} | {"lookback": config.effective_lookback}
 
 
 @torch.no_grad()

@@ -21,8 +21,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lz_penalty import bundled_model
 from lz_penalty.bundled_model import problems
-
-LOOP_COPIES, LOOP_TOKENS, DEGENERATE_COPIES = 5, 60, 20
+from lz_penalty.detection import is_degenerate, is_loop
+from lz_penalty.evaluation.compare import distinct
 
 
 def main() -> None:
@@ -102,44 +102,17 @@ def open_ended(generator: Generator, n: int, new_tokens: int, samples: int) -> d
     """Return how often greedy continuations of prose fall into loops."""
     prompts = bundled_model.prompts()[:n]
     outputs = generator(prompts, new_tokens, may_end=False)
-    found = [repetition(row) for row in outputs]
     texts = [generator.tokenizer.decode(row) for row in outputs[:samples]]
     shown = [f"[{prompt}]{text}" for prompt, text in zip(prompts, texts, strict=False)]
     print("\n\n".join(["", *(text[:1500] for text in shown)]), flush=True)
     return {
         "prompts": len(prompts),
         "new_tokens": new_tokens,
-        "loop_rate": round(float(np.mean([loops for loops, _ in found])), 4),
-        "degenerate_rate": round(float(np.mean([degenerate for _, degenerate in found])), 4),
+        "loop_rate": round(float(np.mean([is_loop(row) for row in outputs])), 4),
+        "degenerate_rate": round(float(np.mean([is_degenerate(row) for row in outputs])), 4),
         "distinct_4": round(float(np.mean([distinct(row, 4) for row in outputs])), 4),
         "samples": shown,
     }
-
-
-def repetition(tokens: list[int]) -> tuple[bool, bool]:
-    """Tell whether tokens hold a loop (5 copies and 60 tokens) and whether they degenerate (20 copies).
-
-    Copies are adjacent. Every period is tried; a unit that is itself a repetition counts more often
-    under its primitive period, so the smallest period decides.
-
-    >>> repetition([1, 2, 3] * 20), repetition([1, 2, 3] * 19), repetition([*range(12)] * 5)
-    ((True, True), (False, False), (True, False))
-    """
-    row = np.asarray(tokens)
-    loops = degenerate = False
-    for period in range(1, len(row) // LOOP_COPIES + 1):
-        breaks = np.flatnonzero(row[:-period] != row[period:])
-        edges = np.concatenate([[-1], breaks, [len(row) - period]])
-        run = int(np.diff(edges).max()) - 1 + period
-        loops |= run >= LOOP_COPIES * period and run >= LOOP_TOKENS
-        degenerate |= run >= DEGENERATE_COPIES * period
-    return loops, degenerate
-
-
-def distinct(tokens: list[int], n: int) -> float:
-    """Return the share of different n-grams."""
-    grams = list(zip(*(tokens[i:] for i in range(n)), strict=False))
-    return len(set(grams)) / max(1, len(grams))
 
 
 @torch.inference_mode()

@@ -75,7 +75,7 @@ def main() -> None:
         parameters=sum(p.numel() for p in model.parameters()),
         device=torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
         torch=torch.__version__,
-        arguments={name: str(value) for name, value in vars(args).items()},
+        arguments={name: str(value) for name, value in vars(args).items() if name not in ("data", "out")},
         config=model.config,
     )
     trainer.warm_up(log)
