@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -68,8 +69,6 @@ def assert_same(got, want, margins):
 
 
 def exempt(config, tokenizer):
-    from dataclasses import replace
-
     return replace(config, exempt_token_ids=special_token_ids(tokenizer))
 
 
@@ -262,8 +261,6 @@ class TestEnabled:
         )
         batching = ContinuousBatchingConfig(per_request_processors=True, num_blocks=16, max_batch_tokens=256)
         outputs = model.generate_batch(prompts, generation_config=generation, continuous_batching_config=batching)
-        from dataclasses import replace
-
         plain = replace(lz_config, exempt_token_ids=(0, 1))
         for prompt, output in zip(prompts, outputs.values(), strict=True):
             assert output.error is None

@@ -8,6 +8,7 @@ import logging
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -140,8 +141,6 @@ def marginal_codelengths(
     >>> bits.tolist()
     [[2.0, 0.0, 2.0, 2.0]]
     """
-    from dataclasses import replace
-
     if not isinstance(config, LZPenaltyConfig):
         raise LZPenaltyError(f"config = {show(config)}: must be one LZPenaltyConfig.")
     xp = _library(token_ids)
