@@ -26,6 +26,9 @@ def compare(
     out: Path = typer.Option(None, help="Write results here as JSON after each penalty; go on from it if it exists."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
     device: str = typer.Option("auto", help="auto, cpu, cuda, mps."),
+    dtype: str = typer.Option(
+        "auto", help="auto (float32 on a CPU, else the model's own), float32, bfloat16, float16."
+    ),
 ) -> None:
     """Greedy text under many penalties: how often it loops, what human text costs, and whether reasoning survives.
 
@@ -37,8 +40,8 @@ def compare(
     from lz_penalty.evaluation.penalties import penalty
 
     chosen = [penalty(name) for name in penalties or DEFAULT.split()]
-    plan = comparison.Plan(model, prompts, tokens, passages, problems)
-    loaded = load(model, device)
+    plan = comparison.Plan(model, prompts, tokens, passages, problems, dtype=dtype)
+    loaded = load(model, device, dtype)
     error = Console(stderr=True)
     with Progress(*Progress.get_default_columns()[:-1], TimeRemainingColumn(), console=error) as progress:
         task = progress.add_task("", total=comparison.steps(plan) * len(chosen))
