@@ -1,0 +1,113 @@
+"""What the operator of a server sets for all requests: a default, caps, and whether special tokens are penalised.
+
+One environment variable holds it, because it alone reaches every process of every engine:
+
+    LZ_PENALTY_SERVER='{"default": {"lz_preset": "guarded"}, "max_window_size": 2048}'
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
+
+from lz_penalty.checks import boolean, integer
+from lz_penalty.config import MAX_WINDOW, LZPenaltyConfig
+from lz_penalty.errors import LZPenaltyError, bad_value, show
+
+__all__ = ["VARIABLE", "ServerSettings", "server_settings"]
+
+VARIABLE = "LZ_PENALTY_SERVER"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """What applies to every request of a server.
+
+    Args:
+        default: the penalty of requests without `lz_*` fields; given as such fields. `None`: no penalty.
+        max_window_size: the largest `lz_window_size` that a request may ask for; bounds memory and work per request.
+        max_loop_window: the same for `lz_loop_window`.
+        penalise_special_tokens: do not exempt end-of-sequence, thinking and chat-template tokens.
+    """
+
+    default: LZPenaltyConfig | None = None
+    max_window_size: int = 8_192
+    max_loop_window: int = 8_192
+    penalise_special_tokens: bool = False
+
+    def __post_init__(self) -> None:
+        """Check every field, and the default against the caps."""
+        integer(1, MAX_WINDOW)("max_window_size", self.max_window_size)
+        integer(1, MAX_WINDOW)("max_loop_window", self.max_loop_window)
+        boolean("penalise_special_tokens", self.penalise_special_tokens)
+        if self.default is not None:
+            self._check_caps(self.default)
+
+    @classmethod
+    def from_json(cls, text: str) -> ServerSettings:
+        """The settings in a JSON object; `{}` is a server without a default.
+
+        >>> ServerSettings.from_json('{"default": {"lz_preset": "guarded"}}').default.min_match_length
+        3
+        >>> ServerSettings.from_json('{"defualt": {"lz_preset": "guarded"}}')
+        Traceback (most recent call last):
+        lz_penalty.errors.LZPenaltyError: LZ_PENALTY_SERVER: defualt = {'lz_preset': 'guarded'}: unknown field. ...
+        """
+        try:
+            given = json.loads(text)
+            if not isinstance(given, dict):
+                raise bad_value("the whole", given, "a JSON object")
+            known = [field.name for field in fields(cls)]
+            for key, value in given.items():
+                if key not in known:
+                    raise LZPenaltyError(f"{key} = {show(value)}: unknown field. Known: {', '.join(known)}.")
+            if "default" in given:
+                given["default"] = _default(given["default"])
+            return cls(**given)
+        except ValueError as error:  # of our own, or of the JSON
+            raise LZPenaltyError(f"{VARIABLE}: {error}") from error
+
+    def config_of(self, request: Mapping[str, Any] | None) -> LZPenaltyConfig | None:
+        """The penalty that a request gets, `None` for none; see `LZPenaltyConfig.from_request`.
+
+        >>> server = ServerSettings(default=LZPenaltyConfig.guarded(), max_window_size=1024)
+        >>> server.config_of({"lz_penalty": 0}) is None
+        True
+        >>> server.config_of({"lz_window_size": 2048})
+        Traceback (most recent call last):
+        lz_penalty.errors.LZPenaltyError: lz_window_size = 2048: must be at most 1024, the cap of this server.
+        """
+        config = LZPenaltyConfig.from_request(request or {}, self.default)
+        if config is not None and config is not self.default:
+            self._check_caps(config)
+        return config
+
+    def _check_caps(self, config: LZPenaltyConfig) -> None:
+        if config.min_match_length is not None and config.window_size > self.max_window_size:
+            raise bad_value(
+                "lz_window_size", config.window_size, f"at most {self.max_window_size}, the cap of this server"
+            )
+        if config.escalation and config.loop_window > self.max_loop_window:
+            raise bad_value(
+                "lz_loop_window", config.loop_window, f"at most {self.max_loop_window}, the cap of this server"
+            )
+
+
+def _default(given: Any) -> LZPenaltyConfig | None:
+    """The default penalty from its `lz_*` fields; anything else in there would have no effect."""
+    if not isinstance(given, dict):
+        raise bad_value("default", given, 'an object of lz_* fields, such as {"lz_preset": "guarded"}')
+    for key, value in given.items():
+        if not key.startswith("lz_"):
+            raise LZPenaltyError(f"default: {key} = {show(value)}: unknown field. Its fields begin with lz_.")
+    return LZPenaltyConfig.from_request(given)
+
+
+@lru_cache(maxsize=None)
+def server_settings() -> ServerSettings:
+    """The settings in the environment, read once per process."""
+    return ServerSettings.from_json(os.environ.get(VARIABLE) or "{}")

@@ -1,0 +1,224 @@
+"""State for vLLM's V1 runner: the histories of the batch on the device, one small copy per step.
+
+vLLM hands out each request's output as a live list. A step appends one token to each, so a step sends one column of
+tokens: they gather in a short tail per row, which travels whole, and are written to the history when it is full.
+
+    history  [slots, capacity]   on the device; a slot belongs to a request while it is in the batch
+    columns  [fields, rows]      on the host: slot, length, tail length and tail of each row; sent every step
+    table    [rows, 9]           settings of each row, zero for rows without the penalty; sent when the batch changes
+"""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
+
+from lz_penalty import packing as col
+from lz_penalty.engines.vllm.settings import RequestSettings, Settings, send
+from lz_penalty.errors import LZPenaltyError
+from lz_penalty.ops import apply_lz_penalty_
+from lz_penalty.packing import PackedConfig
+
+__all__ = ["BatchState"]
+
+TAIL_WIDTH = 32
+_SLACK = 2_048  # tokens between two reloads of a history that has outgrown its slot
+# Rows of `columns`. `SEEN`, the output tokens already taken, stays on the host.
+SEEN, SLOT, LENGTH, TAIL_LENGTH, TAIL = range(5)
+_last = itemgetter(-1)
+
+
+class Request(NamedTuple):
+    """A penalised request in the batch; `output` is vLLM's own list, which grows."""
+
+    slot: int
+    settings: Settings
+    prompt: list[int]
+    output: list[int]
+
+    def context(self) -> list[int]:
+        """The trailing tokens that can matter."""
+        reach = self.settings.reach
+        tokens = self.output[-reach:]
+        if self.settings.include_prompt and len(tokens) < reach:
+            tokens = self.prompt[len(tokens) - reach :] + tokens
+        return tokens
+
+
+class BatchState:
+    """Follows the batch through `update`, and penalises its logits in `apply`.
+
+    Args:
+        settings: reads the settings of requests.
+        rows: the largest batch.
+        max_model_len: the longest context.
+        device: where the logits are.
+    """
+
+    def __init__(self, settings: RequestSettings, rows: int, max_model_len: int, device: torch.device) -> None:
+        self._settings = settings
+        self._device = device
+        capacity = min(max_model_len + TAIL_WIDTH, settings.longest_reach + _SLACK + TAIL_WIDTH)
+        self._history = torch.zeros((rows, capacity), dtype=torch.int32, device=device)
+        self._columns = np.zeros((TAIL + TAIL_WIDTH, rows), dtype=np.int32)
+        self._table = np.zeros((rows, col.COLUMNS), dtype=np.int32)
+        self._requests: list[Request | None] = [None] * rows
+        self._free_slots = list(range(rows))
+        self._batch_size = 0
+        self._unloaded: set[int] = set()  # slots of requests whose history has not been sent yet
+        self._packed: PackedConfig | None = None  # of the rows that follow; made anew when the batch has changed
+        self._rows = np.zeros(0, dtype=np.int64)
+        self._outputs: list[list[int]] = []
+
+    # ------------------------------------------------------------ the batch changes
+
+    def update(self, update: BatchUpdate) -> None:
+        """Follow what came, went and moved. Output lists are not read here: their last ids may be placeholders."""
+        for row in update.removed:
+            self._remove(row)
+        for row, params, prompt, output in update.added:
+            self._remove(row)
+            self._add(row, params.extra_args, prompt or [], output)
+        for a, b, direction in update.moved:
+            self._move(a, b, direction == MoveDirectionality.SWAP)
+        self._batch_size = update.batch_size
+        self._rows = np.array([row for row, one in enumerate(self._requests) if one is not None], dtype=np.int64)
+        self._outputs = [one.output for one in self._requests if one is not None]
+        self._packed = None
+
+    def _add(self, row: int, extra_args: dict[str, Any] | None, prompt: list[int], output: list[int]) -> None:
+        slot = self._free_slots[-1]
+        settings = self._settings.read(extra_args, slot)
+        if settings is not None:
+            self._free_slots.pop()
+            self._requests[row] = Request(slot, settings, prompt, output)
+            self._columns[:TAIL, row] = 0
+            self._columns[SLOT, row] = slot
+            self._table[row] = settings.line
+            self._unloaded.add(slot)
+
+    def _remove(self, row: int) -> None:
+        request = self._requests[row]
+        if request is not None:
+            self._free_slots.append(request.slot)
+            self._unloaded.discard(request.slot)
+            self._requests[row] = None
+            self._columns[:TAIL, row] = 0
+            self._table[row] = 0
+
+    def _move(self, a: int, b: int, swap: bool) -> None:
+        if not swap:
+            self._remove(b)
+        if self._requests[a] is None and self._requests[b] is None:
+            return
+        self._requests[a], self._requests[b] = self._requests[b], self._requests[a]
+        self._columns[:, [a, b]] = self._columns[:, [b, a]]
+        self._table[[a, b]] = self._table[[b, a]]
+
+    # ------------------------------------------------------------ a step
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        """Penalise the logits of the batch in place."""
+        if not self._outputs:
+            return logits
+        if logits.shape[0] != self._batch_size:
+            raise LZPenaltyError(
+                f"vLLM's V1 runner gave {logits.shape[0]} rows of logits for {self._batch_size} requests: the LZ penalty "
+                "cannot tell which row is whose. Speculative decoding needs the V2 runner."
+            )
+        if self._unloaded:
+            self._load(
+                [row for row, one in enumerate(self._requests) if one is not None and one.slot in self._unloaded]
+            )
+        self._take_new_tokens()
+        if self._packed is None:
+            self._packed = self._pack()
+        sent = send(np.ascontiguousarray(self._columns[SLOT:, : self._batch_size]), self._device)
+        self._penalise(logits, sent, self._packed)
+        return logits
+
+    def _penalise(self, logits: torch.Tensor, sent: torch.Tensor, packed: PackedConfig) -> None:
+        apply_lz_penalty_(
+            logits,
+            self._history,
+            sent[LENGTH - SLOT],
+            config=packed,
+            row_to_slot=sent[0],
+            tail_ids=sent[TAIL - SLOT :].T,
+            tail_lengths=sent[TAIL_LENGTH - SLOT],
+        )
+
+    def _pack(self) -> PackedConfig:
+        table = self._table[: self._batch_size]
+        exempt = int((table[:, col.EXEMPT_END] - table[:, col.EXEMPT_BEGIN]).max())
+        sent = table if self._device.type == "cpu" else send(table, self._device)
+        return self._settings.pack(sent, table.max(axis=0), exempt)
+
+    def _take_new_tokens(self) -> None:
+        """Move what the output lists have gained into the tails: one token per request, or none while it is prefilled."""
+        columns, rows, outputs = self._columns, self._rows, self._outputs
+        fresh = np.fromiter(map(len, outputs), np.int64, len(outputs)) - columns[SEEN, rows]
+        if (fresh == 1).all():
+            tokens = list(map(_last, outputs))
+        else:
+            # Fewer or more: vLLM took tokens back (a failed transfer of cache blocks), or a step was not seen.
+            self._load(rows[(fresh != 0) & (fresh != 1)].tolist())
+            one = fresh == 1
+            rows = rows[one]
+            tokens = [output[-1] for output, is_one in zip(outputs, one, strict=True) if is_one]
+            if not tokens:
+                return
+        if min(tokens) < 0:
+            raise _placeholder()
+        ends = columns[TAIL_LENGTH, rows]
+        columns[TAIL + ends, rows] = tokens
+        columns[TAIL_LENGTH, rows] = ends + 1
+        columns[SEEN, rows] += 1
+        if ends.max() == TAIL_WIDTH - 1:
+            self._empty_tails()
+
+    # ------------------------------------------------------------ now and then
+
+    def _load(self, rows: list[int]) -> None:
+        """Send the whole history of these rows, in one pinned block."""
+        if not rows:
+            return
+        requests = [(row, request) for row in rows if (request := self._requests[row]) is not None]
+        contexts = [np.array(request.context(), dtype=np.int32) for _, request in requests]
+        block = np.concatenate(contexts)
+        if block.size and block.min() < 0:
+            raise _placeholder()
+        sent = send(block, self._device)
+        begin = 0
+        for (row, request), context in zip(requests, contexts, strict=True):
+            end = begin + len(context)
+            self._history[request.slot, : end - begin].copy_(sent[begin:end])
+            self._columns[:TAIL, row] = len(request.output), request.slot, end - begin, 0
+            self._unloaded.discard(request.slot)
+            begin = end
+
+    def _empty_tails(self) -> None:
+        """Write all tails to the histories; load those anew whose slot is full."""
+        columns = self._columns[:, self._rows]
+        ends = columns[LENGTH] + columns[TAIL_LENGTH]
+        full = ends + TAIL_WIDTH > self._history.shape[1]
+        place = np.arange(TAIL_WIDTH)[:, None]
+        taken = (place < columns[TAIL_LENGTH]) & ~full
+        index = (columns[SLOT].astype(np.int64) * self._history.shape[1] + columns[LENGTH]) + place
+        self._history.view(-1).index_copy_(
+            0, send(index[taken], self._device), send(columns[TAIL:][taken], self._device)
+        )
+        self._columns[LENGTH, self._rows] = ends
+        self._columns[TAIL_LENGTH, self._rows] = 0
+        self._load(self._rows[full].tolist())
+
+
+def _placeholder() -> LZPenaltyError:
+    return LZPenaltyError(
+        "vLLM gave an output id of -1, a placeholder for a token that it has not copied to the host: the LZ penalty "
+        "cannot see the text. Use --no-async-scheduling, or report the way in which you started vLLM."
+    )

@@ -1,0 +1,106 @@
+"""The class that vLLM loads. It checks that it can be exact, and hands on to the state of the runner that loaded it."""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib.metadata import entry_points
+from typing import Any
+
+import torch
+from vllm import SamplingParams
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
+
+from lz_penalty.engines.server import server_settings
+from lz_penalty.engines.vllm.batch_state import BatchState
+from lz_penalty.engines.vllm.settings import RequestSettings, special_tokens_of
+from lz_penalty.engines.vllm.slot_state import SlotState
+from lz_penalty.errors import LZPenaltyError
+
+try:
+    from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as V2LogitsProcessor
+except ImportError:  # vLLM before 0.31 has one interface
+    BASES: tuple[type, ...] = (LogitsProcessor,)
+else:
+    BASES = (LogitsProcessor, V2LogitsProcessor)
+
+__all__ = ["LZPenaltyLogitsProcessor"]
+
+NAME = "lz_penalty.engines.vllm:LZPenaltyLogitsProcessor"
+
+
+class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
+    """Adds the LZ penalty to the logits of the requests that ask for it, or of all where there is a server default.
+
+    Per request: the flat `lz_*` fields of `LZPenaltyConfig.from_request`, in `SamplingParams.extra_args` or, over
+    HTTP, `vllm_xargs`. For all: `lz_penalty.engines.server`.
+    """
+
+    def __init__(self, vllm_config: Any, place: Any, is_pin_memory: bool | None = None) -> None:
+        """Called by vLLM: V1 passes the device and whether memory can be pinned, V2 its request states."""
+        _check_loaded_once(vllm_config)
+        v1 = is_pin_memory is not None
+        if v1 and vllm_config.speculative_config is not None:
+            raise LZPenaltyError(
+                "speculative decoding on vLLM's V1 runner has no logits row per draft token for a custom processor: use "
+                "the V2 runner (VLLM_USE_V2_MODEL_RUNNER=1, vLLM 0.31 or later), or no speculative decoding."
+            )
+        device = torch.device(place if v1 else place.device)
+        slots = vllm_config.scheduler_config.max_num_seqs if v1 else place.max_num_reqs
+        special = () if server_settings().penalise_special_tokens else special_tokens_of(vllm_config.model_config)
+        settings = RequestSettings(server_settings(), special, slots, device)
+        self._state: Any
+        if v1:
+            self._state = BatchState(settings, slots, vllm_config.model_config.max_model_len, device)
+        else:
+            self._state = SlotState(settings, place, vllm_config.speculative_config)
+
+    @classmethod
+    def validate_params(cls, sampling_params: SamplingParams) -> None:
+        """Refuse bad `lz_*` fields when the request arrives; over HTTP that is status 400."""
+        server_settings().config_of(sampling_params.extra_args)
+
+    def is_argmax_invariant(self) -> bool:
+        """Greedy decoding needs the penalty too."""
+        return False
+
+    def apply(self, logits: torch.Tensor, ctx: Any = None) -> torch.Tensor:
+        """Penalise `logits [rows, vocab]` in place; the V2 runner passes the step's layout too."""
+        return self._state.apply(logits) if ctx is None else self._state.apply(logits, ctx)
+
+    # ------------------------------------------------------------ V1 only
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        """Requests came, went or moved."""
+        if batch_update is not None:
+            self._state.update(batch_update)
+
+    # ------------------------------------------------------------ V2 only
+
+    def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
+        """A request takes a slot; returns whether it is penalised."""
+        return self._state.add_request(req_idx, sampling_params)
+
+    def apply_staged_writes(self) -> None:
+        """Send the settings of new requests to the device."""
+        self._state.send_settings()
+
+
+def _check_loaded_once(vllm_config: Any) -> None:
+    """Listed exactly once: twice would penalise twice, and through an entry point alone output ids may be missing."""
+    named = [_class_of(one) for one in vllm_config.model_config.logits_processors or ()]
+    registered = [one.load() for one in entry_points(group="vllm.logits_processors")]
+    times = [isinstance(one, type) and issubclass(one, LZPenaltyLogitsProcessor) for one in named + registered]
+    if sum(times) != 1:
+        raise LZPenaltyError(
+            f"LZPenaltyLogitsProcessor is loaded {sum(times)} times (logits_processors = {named}, entry points = "
+            f"{registered}): it must be once, or the penalty would be added again each time. Name {NAME} once."
+        )
+    if not any(times[: len(named)]):
+        raise LZPenaltyError(
+            "LZPenaltyLogitsProcessor was loaded through an entry point, where vLLM may hide the output ids from it: "
+            f"name it with --logits-processors {NAME} instead."
+        )
+
+
+def _class_of(named: str | type) -> Any:
+    return pkgutil.resolve_name(named) if isinstance(named, str) else named

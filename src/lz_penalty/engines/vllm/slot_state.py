@@ -1,0 +1,90 @@
+"""State for vLLM's V2 runner: the histories already lie on the device, so only the settings of each slot are kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from lz_penalty import packing as col
+from lz_penalty.engines.vllm.settings import RequestSettings, send
+from lz_penalty.ops import apply_lz_penalty_
+
+__all__ = ["SlotState"]
+
+
+class SlotState:
+    """Penalises from vLLM's own histories; under speculative decoding every draft token has its own row.
+
+    Args:
+        settings: reads the settings of requests.
+        states: vLLM's request states, read only.
+        speculative: vLLM's speculative config, or `None`.
+    """
+
+    def __init__(self, settings: RequestSettings, states: Any, speculative: Any) -> None:
+        self._settings = settings
+        self._states = states
+        self._table = np.zeros((states.max_num_reqs, col.COLUMNS), dtype=np.int32)
+        self._skips_prompt = np.zeros(states.max_num_reqs, dtype=np.int32)
+        self._penalised = np.zeros(states.max_num_reqs, dtype=bool)
+        self._sent: Any = None
+        self._drafts = speculative.num_speculative_tokens if speculative is not None else 0
+
+    def add_request(self, slot: int, params: Any) -> bool:
+        """Note the settings of the request that takes this slot."""
+        settings = self._settings.read(params.extra_args, slot)
+        was, now = self._penalised[slot], settings is not None
+        self._penalised[slot] = now
+        if settings is not None:
+            self._table[slot] = settings.line
+            self._skips_prompt[slot] = not settings.include_prompt
+        elif was:
+            self._table[slot] = self._skips_prompt[slot] = 0
+        if was or now:
+            self._sent = None
+        return now
+
+    def send_settings(self) -> None:
+        """Send the settings of all slots, if any have changed."""
+        if self._sent is None:
+            both = np.concatenate([self._table, self._skips_prompt[:, None]], axis=1)
+            self._sent = send(both, self._states.device)
+
+    def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
+        """Penalise the logits of the batch in place."""
+        slots = ctx.idx_mapping_np
+        if not self._penalised[slots].any():
+            return logits
+        rows = self._sent.index_select(0, ctx.expanded_idx_mapping)
+        lengths = ctx.pos + 1
+        tail_ids = tail_lengths = None
+        if self._drafts:
+            tail_ids, tail_lengths = self._draft_tokens(ctx)
+            lengths = lengths - tail_lengths
+        starts = None
+        if self._skips_prompt[slots].any():
+            prompts = self._states.prompt_len.gpu.index_select(0, ctx.expanded_idx_mapping)
+            starts = torch.minimum(prompts * rows[:, col.COLUMNS], lengths)
+        largest = self._table[slots].max(axis=0)
+        exempt = int((self._table[slots, col.EXEMPT_END] - self._table[slots, col.EXEMPT_BEGIN]).max())
+        table = rows[:, : col.COLUMNS].contiguous()
+        packed = self._settings.pack(table.numpy() if logits.device.type == "cpu" else table, largest, exempt)
+        return apply_lz_penalty_(
+            logits,
+            self._states.all_token_ids.gpu,
+            lengths,
+            config=packed,
+            starts=starts,
+            row_to_slot=ctx.expanded_idx_mapping,
+            tail_ids=tail_ids,
+            tail_lengths=tail_lengths,
+        )
+
+    def _draft_tokens(self, ctx: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """The draft tokens that each row sees: those fed at the rows of its request up to its own, but the first."""
+        rows = ctx.input_ids.shape[0]
+        first = torch.arange(1, rows + 1, device=ctx.input_ids.device) - ctx.expanded_local_pos
+        place = first[:, None] + torch.arange(self._drafts, device=ctx.input_ids.device)
+        return ctx.input_ids[place.clamp_(max=rows - 1)], ctx.expanded_local_pos
