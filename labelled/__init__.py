@@ -1,0 +1,1 @@
+"""A labelled set of texts, legitimate repetition and loops, that the rates of docs/detection.md are measured on."""
