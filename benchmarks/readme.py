@@ -91,23 +91,26 @@ def comparison(data: dict[str, Any]) -> list[str]:
         "|---|---|---|---|---|---|",
     ]
     for row in data["results"]:
-        name = (
-            f"**{row['penalty']}**"
-            if row["penalty"].split(":")[0] in ("paper", "guarded", "failsafe")
-            else row["penalty"]
-        )
+        cost = "infinite" if row["human_text_cost"] is None else f"{row['human_text_cost'] + 0.0:+.3f} bits"
+        ours = row["penalty"].split(":")[0] in ("paper", "guarded", "failsafe")
         lines.append(
-            f"| {name} | {row['degenerate']:.1%} | {row['loops']:.1%} | {row['distinct_4']:.2f} | "
-            f"{row['human_text_cost']:+.3f} bits | {row['accuracy']:.1%} |"
+            f"| {'**' * ours}{row['penalty']}{'**' * ours} | {row['degenerate']:.1%} | {row['loops']:.1%} | "
+            f"{row['distinct_4']:.2f} | {cost.replace('-0.000', '0.000').replace('+0.000', '0.000')} | {row['accuracy']:.1%} |"
         )
+    return lines
+
+
+def about_comparison(data: dict[str, Any]) -> list[str]:
     plan = data["plan"]
     about = (
-        f"The bundled model decoded greedily: {plan['prompts']} open-ended prompts, {plan['new_tokens']:,} tokens each, never "
-        "allowed to end. Degenerate: some unit 20 times or more in a row (the paper's threshold); loops: 5 times and 60 "
-        "tokens; human-text cost: how many bits per token worse the penalised model predicts books it has not seen; "
-        f"accuracy: {plan['problems']} held-out reasoning problems. `lz-penalty compare` makes this table for any model."
+        f"The bundled model decoded greedily in {plan['dtype']}: {plan['prompts']} open-ended prompts, "
+        f"{plan['new_tokens']:,} tokens each, never allowed to end. Degenerate: some unit 20 times or more in a row (the "
+        "paper's threshold); loops: 5 times and 60 tokens; human-text cost: how many bits per token worse the penalised "
+        f"model predicts books it has not seen; accuracy: {plan['problems']} held-out reasoning problems. "
+        f"{machine(data)}. Made by `lz-penalty compare --prompts {plan['prompts']} --problems {plan['problems']} "
+        f"--passages {plan['passages']} --dtype {plan['dtype']}`; `--model` measures any other."
     )
-    return [*lines, "", *textwrap.wrap(about, 118, break_on_hyphens=False)]
+    return textwrap.wrap(about, 118, break_on_hyphens=False)
 
 
 def replaced(text: str, name: str, lines: list[str]) -> str:
@@ -132,10 +135,17 @@ def overhead(data: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    readme, transformers = ROOT / "README.md", ROOT / "docs" / "transformers.md"
-    fresh = {path: path.read_text() for path in (readme, transformers)}
+    readme, transformers, choosing = (
+        ROOT / "README.md",
+        ROOT / "docs" / "transformers.md",
+        ROOT / "docs" / "choosing.md",
+    )
+    fresh = {path: path.read_text() for path in (readme, transformers, choosing)}
     old = dict(fresh)
-    fresh[readme] = replaced(fresh[readme], "compare", comparison(results("compare.json")))
+    compared, swept = results("compare.json"), results("sweep.json")
+    fresh[readme] = replaced(fresh[readme], "compare", [*comparison(compared), "", *about_comparison(compared)])
+    swept["results"].sort(key=lambda row: (row["penalty"].split(":")[0], row["penalty"].split(",")[1:], row["penalty"]))
+    fresh[choosing] = replaced(fresh[choosing], "sweep", [*comparison(swept), "", *about_comparison(swept)])
     fresh[readme] = replaced(fresh[readme], "costs", [*gpu(results("h200.json")), "", *cpu(results("cpu.json"))])
     fresh[transformers] = replaced(fresh[transformers], "overhead", overhead(results("overhead.json")))
     if "--check" in sys.argv:

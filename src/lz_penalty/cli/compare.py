@@ -60,7 +60,7 @@ def compare(
             f"{result.degenerate:.1%}",
             f"{result.loops:.1%}",
             f"{result.distinct_4:.2f}",
-            f"{result.human_text_cost:+.3f} bits",
+            "infinite" if result.human_text_cost is None else f"{result.human_text_cost:+.3f} bits",
             "" if result.accuracy is None else f"{result.accuracy:.1%}",
             f"{result.tokens_per_second:,.0f}",
         )

@@ -47,7 +47,8 @@ class Result:
         degenerate: share of continuations in which some unit stands 20 times or more in a row (the paper's threshold).
         loops: share with 5 copies in a row and 60 tokens.
         distinct_4: share of different 4-grams, mean over continuations.
-        human_text_cost: how many bits per token worse the penalised model predicts human text.
+        human_text_cost: how many bits per token worse the penalised model predicts human text; None where the penalty
+            rules out a token that stands there, which no number of bits pays for.
         accuracy: share of reasoning problems solved.
         tokens_per_second: of the open-ended continuations.
     """
@@ -56,7 +57,7 @@ class Result:
     degenerate: float
     loops: float
     distinct_4: float
-    human_text_cost: float
+    human_text_cost: float | None
     accuracy: float | None
     tokens_per_second: float
 
@@ -113,7 +114,7 @@ def measure(loaded: Loaded, penalty: Penalty, plan: Plan, tick: Callable[[str, i
         degenerate=_mean([is_degenerate(tokens) for tokens in prose.tokens]),
         loops=_mean([is_loop(tokens) for tokens in prose.tokens]),
         distinct_4=_mean([distinct(tokens, 4) for tokens in prose.tokens]),
-        human_text_cost=_mean(costs),
+        human_text_cost=_mean(costs) if math.isfinite(_mean(costs)) else None,
         accuracy=accuracy,
         tokens_per_second=prose.tokens_per_second,
     )
@@ -174,7 +175,7 @@ def read_results(path: Path, plan: Plan | None = None) -> list[Result]:
 
 def _write(path: Path, plan: Plan, results: list[Result]) -> None:
     versions = {name: metadata.version(name) for name in ("torch", "transformers", "numpy")}
-    machine = {"processor": _processor(), "python": platform.python_version(), **versions}
+    machine = {"cpu": _cpu(), "python": platform.python_version(), **versions}
     if torch.cuda.is_available():
         machine["gpu"] = torch.cuda.get_device_name()
     data = {
@@ -188,7 +189,7 @@ def _write(path: Path, plan: Plan, results: list[Result]) -> None:
     partial.replace(path)
 
 
-def _processor() -> str:
+def _cpu() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
