@@ -1,0 +1,49 @@
+"""The processor with a check of every step inside the engine: rows without the penalty keep their bits, the others get
+what the reference says. Which row is whose is followed with vLLM's own helper, apart from the plug-in's state."""
+
+import torch
+from cases import EPSILON, settings_of
+from vllm.v1.sample.logits_processor.builtin import process_dict_updates
+
+from lz_penalty import reference
+from lz_penalty.engines.server import server_settings
+from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
+from lz_penalty.engines.vllm.settings import special_tokens_of
+
+
+class SpyingProcessor(LZPenaltyLogitsProcessor):
+    """V1 only."""
+
+    def __init__(self, vllm_config, device, is_pin_memory):
+        super().__init__(vllm_config, device, is_pin_memory)
+        self.special = special_tokens_of(vllm_config.model_config)
+        self.rows = {}
+
+    def update_state(self, batch_update):
+        process_dict_updates(self.rows, batch_update, lambda *given: given)
+        super().update_state(batch_update)
+
+    def apply(self, logits):
+        before = logits.clone()
+        after = super().apply(logits)
+        for row, (params, prompt, output) in self.rows.items():
+            config = server_settings().config_of(params.extra_args)
+            if config is None:
+                assert torch.equal(before[row].view(torch.int32), after[row].view(torch.int32))
+            else:
+                check(before[row], after[row], list(prompt), list(output), config, self.special)
+        return after
+
+
+def check(before, after, prompt, output, config, special):
+    """One penalised row against the reference."""
+    settings = settings_of(config)
+    settings["exempt_token_ids"] = (*settings["exempt_token_ids"], *special)
+    context = (prompt if config.include_prompt else []) + output
+    want = torch.tensor(reference.penalise(before.tolist(), context, strength=config.strength, **settings))
+    touched = want != before.double()
+    assert torch.equal(before[~touched], after[~touched]), "a token was changed that the reference leaves alone"
+    scale = before.abs().double() + (want - before).abs() + 1
+    assert ((after - want).abs() <= 8 * EPSILON["float32"] * scale).all(), (
+        "a penalised logit differs from the reference"
+    )
