@@ -39,6 +39,7 @@ def apply_lz_penalty_(
     tail_lengths: Any = None,
     vocab_size: int | None = None,
     backend: str = "auto",
+    check: bool = True,
 ) -> Any:
     """Add the LZ penalty to `logits`, in place, and return them. NumPy arrays or torch tensors.
 
@@ -63,6 +64,8 @@ def apply_lz_penalty_(
         tail_lengths: `[rows]`, how many of them count; `None` means all.
         vocab_size: the alphabet, where the logits are padded beyond it; `None` means their width.
         backend: "auto", or one of "numpy", "numba", "torch", "triton". A backend named here runs or raises.
+        check: whether to look at the arguments first. Only for engines that pass arrays of one layout at every step, and
+            a `PackedConfig`, and have passed them with the checks before: they cost as much host time as a launch.
 
     Raises:
         LZPenaltyError: wrong shapes, dtypes, devices or settings; nothing was changed. On the CPU also values out
@@ -75,43 +78,16 @@ def apply_lz_penalty_(
     >>> apply_lz_penalty_(logits, history, config=config).tolist()  # a third 1 2 3 is under way
     [[0.0, 0.0, 0.0, -1.868..., 0.0, 0.0, 0.0, 0.0]]
     """
-    xp = _library(logits)
-    rows, width = _check_matrix("logits", logits, _FLOATS)
-    slots, capacity = _check_matrix("token_ids", token_ids, _INTEGERS, like=logits)
-    _check_vector("lengths", lengths, rows, logits)
-    _check_vector("starts", starts, rows, logits)
-    _check_vector("row_to_slot", row_to_slot, rows, logits)
-    if row_to_slot is None and slots != rows:
-        raise LZPenaltyError(
-            f"token_ids has {slots} rows and logits {rows}: they must be equal, or row_to_slot must say which history "
-            "each row reads."
-        )
-    if tail_ids is not None:
-        tail_rows, _ = _check_matrix("tail_ids", tail_ids, _INTEGERS, like=logits)
-        if tail_rows != rows:
-            raise LZPenaltyError(f"tail_ids has {tail_rows} rows and logits {rows}: they must be equal.")
-        _check_vector("tail_lengths", tail_lengths, rows, logits)
-    elif tail_lengths is not None:
-        raise LZPenaltyError("tail_lengths was given without tail_ids: give both or neither.")
-    vocab_size = _check_vocab_size(vocab_size, width)
-    _check_writable(logits, xp)
-    packed = _packed(config, rows, xp, logits)
-    if packed.needs_starts and starts is None:
-        raise LZPenaltyError(
-            "config has include_prompt=False, but starts was not given: pass starts = the prompt lengths, or use "
-            "include_prompt=True."
-        )
-
-    name = choose_backend(logits) if backend == "auto" else backend
-    kernel = _kernel(name, logits, xp)
-    if rows == 0 or not (packed.max_window or packed.max_loop_window):
-        return logits
     given: tuple[Any, ...] = (logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths)
-    if xp is np or logits.device.type == "cpu":
-        _check_values(rows, slots, capacity, lengths, starts, row_to_slot, tail_ids, tail_lengths)
-    if xp is not np and name in ("numpy", "numba"):
+    if check:
+        vocab_size, config = _checked(given, config, vocab_size, backend)
+    packed: Any = config
+    if logits.shape[0] == 0 or not (packed.max_window or packed.max_loop_window):
+        return logits
+    name = choose_backend(logits) if backend == "auto" else backend
+    if name in ("numpy", "numba") and not isinstance(logits, np.ndarray):
         given = tuple(None if array is None else array.detach().numpy() for array in given)
-    kernel.apply(*given, packed, vocab_size)
+    _module(name).apply(*given, packed, logits.shape[1] if vocab_size is None else vocab_size)
     return logits
 
 
@@ -213,8 +189,8 @@ def _module(name: str) -> Any:
     return importlib.import_module(f"lz_penalty.kernels.{_MODULES[name]}")
 
 
-def _kernel(name: str, logits: Any, xp: Any) -> Any:
-    kernel = _module(name)
+def _check_backend(name: str, logits: Any, xp: Any) -> None:
+    _module(name)
     on_cpu = xp is np or logits.device.type == "cpu"
     if name in ("torch", "triton") and xp is np:
         raise BackendUnavailableError(f"backend = {name!r} takes torch tensors; these are NumPy arrays.")
@@ -225,7 +201,6 @@ def _kernel(name: str, logits: Any, xp: Any) -> Any:
     dtype = _dtype(logits)
     if (name == "numba" and dtype not in ("float32", "float64")) or (name == "numpy" and dtype == "bfloat16"):
         raise BackendUnavailableError(f"backend = {name!r} has no {dtype}: use 'auto', or convert the logits.")
-    return kernel
 
 
 def _packed(config: Any, rows: int, xp: Any, logits: Any) -> PackedConfig:
@@ -256,6 +231,42 @@ def _packed(config: Any, rows: int, xp: Any, logits: Any) -> PackedConfig:
 
 
 # ---------------------------------------------------------------- checks
+
+
+def _checked(given: tuple[Any, ...], config: Any, vocab_size: Any, backend: str) -> tuple[int, PackedConfig]:
+    """Raise unless the arguments fit together; the vocabulary's size, and the settings as arrays."""
+    logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths = given
+    xp = _library(logits)
+    rows, width = _check_matrix("logits", logits, _FLOATS)
+    slots, capacity = _check_matrix("token_ids", token_ids, _INTEGERS, like=logits)
+    _check_vector("lengths", lengths, rows, logits)
+    _check_vector("starts", starts, rows, logits)
+    _check_vector("row_to_slot", row_to_slot, rows, logits)
+    if row_to_slot is None and slots != rows:
+        raise LZPenaltyError(
+            f"token_ids has {slots} rows and logits {rows}: they must be equal, or row_to_slot must say which history "
+            "each row reads."
+        )
+    if tail_ids is not None:
+        tail_rows, _ = _check_matrix("tail_ids", tail_ids, _INTEGERS, like=logits)
+        if tail_rows != rows:
+            raise LZPenaltyError(f"tail_ids has {tail_rows} rows and logits {rows}: they must be equal.")
+        _check_vector("tail_lengths", tail_lengths, rows, logits)
+    elif tail_lengths is not None:
+        raise LZPenaltyError("tail_lengths was given without tail_ids: give both or neither.")
+    vocab_size = _check_vocab_size(vocab_size, width)
+    _check_writable(logits, xp)
+    packed = _packed(config, rows, xp, logits)
+    if packed.needs_starts and starts is None:
+        raise LZPenaltyError(
+            "config has include_prompt=False, but starts was not given: pass starts = the prompt lengths, or use "
+            "include_prompt=True."
+        )
+
+    _check_backend(choose_backend(logits) if backend == "auto" else backend, logits, xp)
+    if xp is np or logits.device.type == "cpu":
+        _check_values(rows, slots, capacity, lengths, starts, row_to_slot, tail_ids, tail_lengths)
+    return vocab_size, packed
 
 
 def _library(array: Any) -> Any:

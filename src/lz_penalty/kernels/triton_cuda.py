@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+from typing import Any
 
 import torch
 import triton
@@ -45,10 +46,11 @@ _RUN_BLOCK = 2048  # tokens of a run that are compared together
 _FIRST, _UNROLL = 2, 8  # tokens that a match grows by, at first and later, before it is asked whether to go on
 _SCRATCH_BYTES = 256 * 2**20  # long windows of very many rows are done in groups that fit into this
 
-# Numbers that change between calls and must not bring a new compilation with them.
-_jit = functools.partial(
-    triton.jit, do_not_specialize=["vocab_size", "slots", "capacity", "tail_capacity", "first_row"]
-)
+# What changes between calls and must not bring a new compilation with it: a server would stop for that.
+_SIZES = "row_stride vocab_size slot_stride slots capacity tail_row_stride tail_stride tail_capacity first_row"
+_POINTERS = "logits token_ids lengths starts row_to_slot tail_ids tail_lengths table exempt_ids"
+_jit = functools.partial(triton.jit, do_not_specialize=_SIZES.split(), do_not_specialize_on_alignment=_POINTERS.split())
+_COMPILED: dict[tuple, Any] = {}  # what `_launch` has compiled so far
 
 
 def apply(logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, packed, vocab_size):
@@ -78,6 +80,16 @@ def apply(logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_length
         col.COLUMNS if packed.rows > 1 else 0,
         _tensor(packed.exempt_ids),
     )
+    kinds = (
+        logits.device.index,
+        logits.dtype,
+        logits.stride(1),
+        (logits.stride(0) | token_ids.stride(0)) >> 31,
+        token_ids.dtype,
+        token_ids.stride(1),
+        *[None if array is None else array.dtype for array in (lengths, starts, row_to_slot, tail_ids, tail_lengths)],
+        packed.rows > 1,
+    )
     constants = {
         "EXEMPT_STEPS": next(steps for steps in _EXEMPT_STEPS if packed.max_exempt < 2**steps),
         "BUFFER_BLOCK": _power_of_2(packed.max_buffer, _SMALLEST_BUFFER),
@@ -92,25 +104,40 @@ def apply(logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_length
         if window <= _FUSED_WINDOW:
             block = _power_of_2(window, _SMALLEST_BLOCK)
             warps = max(1, min(32, block // 32))  # one token per thread: latency, not work, is what a row costs
-            _row_kernel[(logits.shape[0],)](*arguments, **constants, BLOCK=block, num_warps=warps)
+            _launch(_row_kernel, (logits.shape[0], 1, 1), arguments, constants | {"BLOCK": block}, warps, kinds)
         else:
-            _apply_in_chunks(arguments, constants, logits, -(-window // _CHUNK))
+            _apply_in_chunks(arguments, constants, logits, -(-window // _CHUNK), kinds)
 
 
-def _apply_in_chunks(arguments, constants, logits, chunks):
+def _launch(kernel, grid, arguments, constants, warps, kinds):
+    """`kernel[grid](...)`; from the second time on without Triton's look at every argument, most of what a launch costs.
+
+    `kinds`, the constants and the warps are all that the compiled code depends on.
+    """
+    key = (kernel.__name__, warps, kinds, *constants.values())
+    compiled = _COMPILED.get(key)
+    if compiled is None:  # always, under the interpreter
+        _COMPILED[key] = kernel[grid](*arguments, **constants, num_warps=warps)
+    else:
+        compiled[grid](*arguments, *constants.values())
+
+
+def _apply_in_chunks(arguments, constants, logits, chunks, kinds):
     """The same for windows that one program cannot hold: two launches per group of rows."""
     rows, width = logits.shape[0], chunks * _CHUNK
     group = max(1, _SCRATCH_BYTES // (width * (logits.element_size() + 2)))
-    launch = {**constants, "BLOCK": _CHUNK, "CHUNKS": chunks, "num_warps": max(1, _CHUNK // 128)}
+    constants = constants | {"BLOCK": _CHUNK, "CHUNKS": chunks}
+    warps = max(1, _CHUNK // 128)
     for first in range(0, rows, group):
         count = min(group, rows - first)
         matches = logits.new_empty((count, width), dtype=torch.int16)
         originals = logits.new_empty((count, width))
         ranks = logits.new_empty((count, chunks), dtype=torch.int32)
         loops = logits.new_empty((count, 3), dtype=torch.float64)
-        scratch = (first, matches, originals, ranks, loops)
-        _gather_kernel[(count, chunks + (constants["LOOP_BLOCK"] > 0))](*arguments, *scratch, **launch)
-        _write_kernel[(count, chunks)](*arguments, *scratch, **launch)
+        given = (*arguments, first, matches, originals, ranks, loops)
+        loop = constants["LOOP_BLOCK"] > 0
+        _launch(_gather_kernel, (count, chunks + loop, 1), given, constants, warps, kinds)
+        _launch(_write_kernel, (count, chunks, 1), given, constants, warps, kinds)
 
 
 def _tensor(array):
