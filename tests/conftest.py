@@ -1,12 +1,38 @@
-"""Where there is no GPU, Triton's kernels run in its interpreter: told before anything imports Triton."""
+"""Where there is no GPU, Triton's kernels run in its interpreter: told before anything imports Triton. Fixtures."""
 
 import os
 
 import hypothesis
+import pytest
 import torch
+
+from lz_penalty import bundled_model
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 hypothesis.settings.register_profile("default", deadline=None, database=None, print_blob=True)
 hypothesis.settings.load_profile("default")
+
+
+@pytest.fixture(scope="session")
+def model():
+    """The bundled model in float32."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(bundled_model.path(), dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """Its tokenizer."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(bundled_model.path())
+
+
+@pytest.fixture(scope="session")
+def prompts(tokenizer):
+    """Four prompts of different lengths."""
+    texts = bundled_model.prompts()[:4]
+    return [tokenizer(text).input_ids[: 12 + 9 * i] for i, text in enumerate(texts)]

@@ -2,87 +2,16 @@
 
 import json
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 from cases import settings_of
-from transformers import AutoModelForCausalLM, AutoTokenizer, ContinuousBatchingConfig, GenerationConfig
+from greedy import PRESETS, assert_same, cut, exempt, generate, left_padded, plain_loop
+from transformers import GenerationConfig
 
 from lz_penalty import LZPenaltyConfig, LZPenaltyError, bundled_model, reference
 from lz_penalty.engines import transformers as lz
 from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor, special_token_ids
-
-NEW = 60
-PRESETS = {
-    "paper": LZPenaltyConfig.paper(),
-    "guarded": LZPenaltyConfig.guarded(strength=0.3),
-    "sglang": LZPenaltyConfig.sglang(include_prompt=True),
-    "small window": LZPenaltyConfig(strength=0.3, window_size=40, buffer_size=4, escalation=1.0),
-}
-
-
-@pytest.fixture(scope="module")
-def model():
-    torch.manual_seed(0)
-    return AutoModelForCausalLM.from_pretrained(bundled_model.path(), dtype=torch.float32).eval()
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return AutoTokenizer.from_pretrained(bundled_model.path())
-
-
-@pytest.fixture(scope="module")
-def prompts(tokenizer):
-    """Four prompts of different lengths."""
-    texts = bundled_model.prompts()[:4]
-    return [tokenizer(text).input_ids[: 12 + 9 * i] for i, text in enumerate(texts)]
-
-
-@torch.no_grad()
-def plain_loop(model, prompt, config, new=NEW):
-    """Greedy decoding of one sequence with the reference in Python; also the margin between the two best tokens."""
-    tokens, margins = list(prompt), []
-    end = model.generation_config.eos_token_id
-    for _ in range(new):
-        logits = model(torch.tensor([tokens])).logits[0, -1]
-        context = tokens if config is None or config.include_prompt else tokens[len(prompt) :]
-        scores = logits.tolist()
-        if config is not None:
-            scores = reference.penalise(scores, context, strength=config.strength, **settings_of(config))
-        first, second = torch.tensor(scores).topk(2).values.tolist()
-        margins.append(first - second)
-        tokens.append(max(range(len(scores)), key=scores.__getitem__))
-        if tokens[-1] == end:
-            break
-    return tokens[len(prompt) :], margins
-
-
-def assert_same(got, want, margins):
-    """Token for token; a difference is allowed only at a near-tie of the two best penalised logits."""
-    for i, (a, b) in enumerate(zip(got, want, strict=False)):
-        if a != b:
-            assert margins[i] < 1e-3, f"token {i}: {a} instead of {b}, margin {margins[i]:.4f}"
-            pytest.fail(f"near-tie at token {i} (margin {margins[i]:.1e}): choose another prompt")
-    assert abs(len(got) - len(want)) == 0
-
-
-def exempt(config, tokenizer):
-    return replace(config, exempt_token_ids=special_token_ids(tokenizer))
-
-
-def generate(model, ids, processor, mask=None, **kwargs):
-    inputs = torch.tensor(ids)
-    options = {"do_sample": False, "max_new_tokens": NEW, "pad_token_id": 1} | kwargs
-    mask = torch.ones_like(inputs) if mask is None else mask
-    given = {"logits_processor": [processor]} if processor else {}
-    return model.generate(inputs, attention_mask=mask, **given, **options)
-
-
-def cut(row, prompt_width, end=0):
-    out = row[prompt_width:].tolist()
-    return out[: out.index(end) + 1] if end in out else out
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -91,13 +20,6 @@ def test_one_sequence(model, tokenizer, prompts, name):
     for prompt in prompts:
         want, margins = plain_loop(model, prompt, exempt(PRESETS[name], tokenizer))
         assert_same(cut(generate(model, [prompt], processor)[0], len(prompt)), want, margins)
-
-
-def left_padded(prompts, pad=1):
-    width = max(map(len, prompts))
-    ids = [[pad] * (width - len(prompt)) + prompt for prompt in prompts]
-    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-    return ids, mask
 
 
 @pytest.mark.parametrize("name", ["paper", "guarded"])
@@ -253,39 +175,10 @@ class TestEnabled:
         with pytest.raises(LZPenaltyError, match="use one of them"):
             generate(model, [prompts[0]], processor, lz_penalty=0.15)
 
-    def test_continuous_batching(self, model, tokenizer, prompts):
-        """Each request equals the plain loop, with its own settings."""
-        lz_config = LZPenaltyConfig.guarded(strength=0.3)
-        generation = GenerationConfig(
-            do_sample=False, max_new_tokens=NEW, eos_token_id=0, pad_token_id=1, lz_preset="guarded", lz_penalty=0.3
-        )
-        batching = ContinuousBatchingConfig(per_request_processors=True, num_blocks=16, max_batch_tokens=256)
-        outputs = model.generate_batch(prompts, generation_config=generation, continuous_batching_config=batching)
-        plain = replace(lz_config, exempt_token_ids=(0, 1))
-        for prompt, output in zip(prompts, outputs.values(), strict=True):
-            assert output.error is None
-            want, margins = plain_loop(model, prompt, plain)
-            assert_same(output.generated_tokens, want, margins)
-
-    def test_continuous_batching_refuses_what_it_cannot_do(self, model, prompts):
-        generation = GenerationConfig(do_sample=False, max_new_tokens=4, eos_token_id=0, pad_token_id=1, lz_penalty=0.3)
-        batching = ContinuousBatchingConfig(num_blocks=16, max_batch_tokens=256)
-        with pytest.raises(LZPenaltyError, match="per_request_processors=True"):
-            model.generate_batch(prompts, generation_config=generation, continuous_batching_config=batching)
-
 
 def test_unknown_to_generate_unless_enabled(model, prompts):
     with pytest.raises(ValueError, match="lz_penalty"):
         generate(model, [prompts[0]], None, lz_penalty=0.15)
-
-
-def test_continuous_batching_checks_requests_when_they_arrive():
-    fields = lz.CONTINUOUS_FIELDS
-    assert isinstance(0.15, fields["lz_penalty"])
-    assert not isinstance(math.nan, fields["lz_penalty"])
-    assert not isinstance("guarded", fields["lz_penalty"])
-    assert isinstance("guarded", fields["lz_preset"])
-    assert not isinstance(10**9, fields["lz_window_size"])
 
 
 # ---------------------------------------------------------------- special tokens

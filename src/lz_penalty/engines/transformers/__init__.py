@@ -1,0 +1,21 @@
+"""Hugging Face transformers: a logits processor for `generate`, and `lz_*` settings everywhere else.
+
+    from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor
+    processor = LZPenaltyLogitsProcessor(LZPenaltyConfig.guarded(), tokenizer=tokenizer)
+    model.generate(**inputs, logits_processor=[processor])
+
+    from lz_penalty.engines import transformers as lz
+    lz.enable()
+    model.generate(**inputs, lz_preset="guarded")
+
+    python -m lz_penalty.engines.transformers serve MODEL
+
+The processor is a pure function of the token ids it is called with, so beams, assisted and prompt-lookup decoding,
+which call it with growing and shrinking prefixes, cannot confuse it.
+"""
+
+from lz_penalty.engines.transformers.enabling import disable, enable
+from lz_penalty.engines.transformers.processor import LZPenaltyLogitsProcessor
+from lz_penalty.engines.transformers.special_tokens import special_token_ids
+
+__all__ = ["LZPenaltyLogitsProcessor", "disable", "enable", "special_token_ids"]

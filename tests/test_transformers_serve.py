@@ -1,0 +1,213 @@
+"""`transformers serve` with the penalty: a real server process, real HTTP, on the bundled model."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from greedy import PRESETS, generate
+
+from lz_penalty import LZPenaltyConfig, bundled_model
+from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor
+
+pytest.importorskip("fastapi")
+pytest.importorskip("uvicorn")
+pytest.importorskip("openai")
+pytest.importorskip("accelerate")
+
+COMMAND = (sys.executable, "-m", "lz_penalty.engines.transformers", "serve")
+BATCHING = ("--continuous-batching", "--cb-num-blocks", "32", "--cb-max-batch-tokens", "256")
+GUARDED = {"lz_preset": "guarded", "lz_penalty": 0.3}
+TEXT = bundled_model.prompts()[1]
+NEW = 80
+
+
+@pytest.fixture(scope="module", params=[(), BATCHING], ids=["generate", "continuous batching"])
+def server(request, tmp_path_factory):
+    """The address of a server; it loads whatever model a request names."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = tmp_path_factory.mktemp("server") / "log"
+    command = [*COMMAND, "--device", "cpu", "--dtype", "float32", "--host", "127.0.0.1", "--port", str(port)]
+    with log.open("wb") as out:
+        process = subprocess.Popen([*command, *request.param], stdout=out, stderr=out, env=offline())
+        address = f"http://127.0.0.1:{port}"
+        try:
+            for _ in range(600):
+                if process.poll() is not None or listens(port):
+                    break
+                time.sleep(0.1)
+            assert process.poll() is None, log.read_text()
+            yield address
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def offline():
+    return os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+
+
+def listens(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture(scope="module")
+def with_default(tmp_path_factory):
+    """A copy of the model whose generation config asks for the guarded penalty."""
+    folder = tmp_path_factory.mktemp("model") / "copy"
+    shutil.copytree(bundled_model.path(), folder)
+    file = folder / "generation_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | GUARDED))
+    return folder
+
+
+def post(address, path, **body):
+    """Status and body of the answer."""
+    body = {"model": str(bundled_model.path()), "temperature": 0} | body
+    request = urllib.request.Request(
+        f"{address}/v1/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def complete(address, **body):
+    status, answer = post(address, "completions", **{"prompt": TEXT, "max_tokens": NEW} | body)
+    assert status == 200, answer
+    return json.loads(answer)["choices"][0]["text"]
+
+
+def streamed(answer):
+    return [json.loads(line[6:]) for line in answer.splitlines() if line.startswith("data: {")]
+
+
+@pytest.fixture(scope="module")
+def expect(model, tokenizer):
+    """What `generate` writes with the processor."""
+
+    def text(config, prompt=TEXT):
+        ids = tokenizer(prompt).input_ids
+        processor = config and LZPenaltyLogitsProcessor(config, tokenizer=tokenizer, prompt_length=len(ids))
+        return tokenizer.decode(
+            generate(model, [ids], processor, max_new_tokens=NEW)[0, len(ids) :], skip_special_tokens=True
+        )
+
+    return text
+
+
+def test_completions(server, expect):
+    want = expect(PRESETS["guarded"])
+    assert want != expect(None)
+    assert complete(server) == expect(None)
+    assert complete(server, **GUARDED) == want
+    assert complete(server) == expect(None)  # the next request is free of it
+    _, answer = post(server, "completions", prompt=TEXT, max_tokens=NEW, stream=True, **GUARDED)
+    assert "".join(chunk["choices"][0]["text"] for chunk in streamed(answer)) == want
+
+
+def test_every_setting_arrives(server, expect):
+    config = LZPenaltyConfig.sglang(strength=0.5, window_size=64, buffer_size=4, escalation=2.0, loop_window=100)
+    want = expect(config)
+    assert want != expect(LZPenaltyConfig.sglang(strength=0.5))
+    assert complete(server, **config.to_request()) == want
+    assert (
+        complete(server, generation_config=json.dumps({"max_new_tokens": NEW, "eos_token_id": 0} | config.to_request()))
+        == want
+    )
+
+
+def test_chat_and_responses(server, expect):
+    config = LZPenaltyConfig(strength=2.0, buffer_size=2)
+    question, prompt = "What is 2 + 3?", "Question: What is 2 + 3?\n"  # as the chat template writes it
+    want = expect(config, prompt)
+    assert want != expect(None, prompt)
+    chat = {"messages": [{"role": "user", "content": question}], "max_tokens": NEW} | config.to_request()
+    _, answer = post(server, "chat/completions", **chat)
+    assert json.loads(answer)["choices"][0]["message"]["content"] == want
+    _, answer = post(server, "chat/completions", stream=True, **chat)
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in streamed(answer)) == want
+    _, answer = post(server, "responses", input=question, max_output_tokens=NEW, stream=False, **config.to_request())
+    assert json.loads(answer)["output"][0]["content"][0]["text"] == want
+
+
+BAD = {
+    "no number": {"lz_penalty": "strong"},
+    "NaN": {"lz_penalty": float("nan")},
+    "too large": {"lz_penalty": 0.15, "lz_window_size": 10**9},
+    "unknown preset": {"lz_preset": "gaurded"},
+    "unknown field": {"lz_penalty": 0.15, "lz_windowsize": 64},
+    "unknown and null": {"lz_strenght": None},
+    "nothing to refine": {"lz_window_size": 64},
+    "contradiction": {"lz_penalty": 0.15, "lz_min_match_length": 40},
+    "in the generation config": {"generation_config": json.dumps({"lz_buffer_size": 0, "lz_penalty": 1})},
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_fields_are_named(server, expect, name):
+    bad = BAD[name]
+    field = "lz_buffer_size" if "generation_config" in bad else list(bad)[-1]
+    shown = field[3:] if name == "contradiction" else field
+    for path, given in (
+        ("completions", {"prompt": TEXT}),
+        ("chat/completions", {"messages": []}),
+        ("responses", {"input": ""}),
+    ):
+        if path == "completions" or name not in ("nothing to refine", "in the generation config"):
+            status, answer = post(server, path, **given, **bad)
+            assert status == 400, answer
+            assert shown in json.loads(answer)["detail"]
+    assert complete(server, max_tokens=2)  # it goes on serving
+
+
+def test_other_fields_are_as_ever(server):
+    status, answer = post(server, "completions", prompt=TEXT, lzpenalty=0.15)
+    assert status == 422
+    assert "lzpenalty" in answer
+    assert complete(server, max_tokens=2, lz_penalty=None)
+
+
+def test_a_default_in_the_generation_config(server, expect, with_default):
+    model = str(with_default)
+    assert complete(server, model=model) == expect(PRESETS["guarded"])
+    assert complete(server, model=model, lz_penalty=0) == expect(None)
+    assert complete(server, model=model, lz_penalty=0.6) == expect(LZPenaltyConfig(strength=0.6))  # complete by itself
+    refined = LZPenaltyConfig.guarded(strength=0.3, min_match_length=1)
+    assert complete(server, model=model, lz_min_match_length=1) == expect(refined)
+    assert complete(server, model=model) == expect(PRESETS["guarded"])
+
+
+def test_requests_at_the_same_time(server, expect):
+    asked = [None, PRESETS["guarded"], LZPenaltyConfig(strength=0.6), PRESETS["small window"]]
+    fields = [config.to_request() if config else {} for config in asked]
+    with ThreadPoolExecutor(len(asked)) as pool:
+        got = list(pool.map(lambda given: complete(server, **given), fields))
+    assert got == [expect(config) for config in asked]
+
+
+def test_refused_at_the_start():
+    command = [*COMMAND, *BATCHING, "--cb-use-cuda-graph"]
+    done = subprocess.run(command, capture_output=True, text=True, env=offline(), timeout=120)
+    assert done.returncode == 2
+    assert done.stderr.strip().splitlines()[-1].startswith("error: use_cuda_graph = True: the LZ penalty needs")
+    assert "Traceback" not in done.stderr
+
+
+def test_help_says_it():
+    done = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, env=offline(), timeout=120)
+    assert "With the LZ penalty" in done.stdout
+    assert "lz_min_match_length" in done.stdout
