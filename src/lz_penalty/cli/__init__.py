@@ -8,9 +8,20 @@ import typer
 
 from lz_penalty.cli.compare import compare
 from lz_penalty.cli.demo import demo
+from lz_penalty.cli.detect import detect
 from lz_penalty.cli.doctor import doctor
 from lz_penalty.cli.generate import generate
 from lz_penalty.errors import LZPenaltyError
+
+# Modules that commands need, and the extra that brings each.
+EXTRAS = {
+    "torch": "transformers",
+    "transformers": "transformers",
+    "openai": "judge",
+    "pyarrow": "detect",
+    "zstandard": "detect",
+    "ray": "ray",
+}
 
 app = typer.Typer(
     name="lz-penalty",
@@ -19,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="The Lempel-Ziv penalty: stop language models from repeating themselves endlessly.",
 )
-for command in (demo, generate, compare, doctor):
+for command in (demo, generate, compare, detect, doctor):
     app.command()(command)
 
 
@@ -40,7 +51,7 @@ def main() -> None:
         print(f"lz-penalty: {error}", file=sys.stderr)
         sys.exit(2)
     except ModuleNotFoundError as error:
-        if error.name not in ("torch", "transformers"):
+        if error.name not in EXTRAS:
             raise
-        print(f"lz-penalty: this needs {error.name}: pip install 'lz-penalty[transformers]'", file=sys.stderr)
+        print(f"lz-penalty: this needs {error.name}: pip install 'lz-penalty[{EXTRAS[error.name]}]'", file=sys.stderr)
         sys.exit(2)

@@ -1,0 +1,202 @@
+"""`lz-penalty detect`: which of many stored texts are loops."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from lz_penalty.errors import LZPenaltyError, bad_value, show
+
+if TYPE_CHECKING:
+    from lz_penalty.detection.judge import Judge
+    from lz_penalty.detection.records import Problem
+    from lz_penalty.detection.scan import Document, Summary
+
+SHOWN_PROBLEMS = 20
+LOOPS, UNREAD = 1, 3  # exit codes
+
+
+def detect(
+    paths: list[str] = typer.Argument(..., metavar="PATH...", help="Files; `-` is standard input."),
+    criterion: list[str] = typer.Option(
+        ["tandem"], "--criterion", "-c", help="tandem, paper20, drift, counter; may recur."
+    ),
+    min_copies: float = typer.Option(None, help="tandem: copies in a row."),
+    min_length: int = typer.Option(None, help="tandem: characters of all copies together."),
+    format: str = typer.Option("auto", help="text (a document per file), jsonl, parquet; auto goes by the name."),
+    field: str = typer.Option(
+        "text", "--field", "-f", help="Field or column with the text, as choices.0.message.content."
+    ),
+    max_record: int = typer.Option(8 * 2**20, help="Bytes that one document may have."),
+    workers: int = typer.Option(1, "--workers", "-w", help="Processes that examine."),
+    ray: bool = typer.Option(False, "--ray", help="Examine with Ray Data: on RAY_ADDRESS, else on this machine."),
+    ray_address: str = typer.Option(None, help="Examine on this Ray cluster."),
+    judge_model: str = typer.Option(None, help="Ask this language model too; the key comes from the environment."),
+    judge_url: str = typer.Option(None, help="Its OpenAI-compatible endpoint, as http://localhost:8000/v1."),
+    judge: str = typer.Option("flagged", help="Which documents it judges: those that are flagged, or all."),
+    judge_key_variable: str = typer.Option("OPENAI_API_KEY", help="Environment variable that holds the key."),
+    judge_cache: Path = typer.Option(None, help="Remember its answers in this file."),
+    judge_prices: str = typer.Option(None, metavar="IN,OUT", help="Prices of a million tokens, to report the cost."),
+    judge_concurrency: int = typer.Option(8, help="Requests under way at once."),
+    worst: int = typer.Option(5, min=0, max=1_000, help="How many of the worst examples to show."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
+    out: Path = typer.Option(None, "--out", "-o", help="Write flagged documents and problems here, as JSON lines."),
+    every: bool = typer.Option(False, "--every", help="Write every document to --out."),
+    fail_if_any: bool = typer.Option(False, "--fail-if-any", help="Exit code 1 if there is a loop."),
+    fail_over: float = typer.Option(None, min=0.0, max=1.0, help="Exit code 1 if more than this share are loops."),
+) -> None:
+    """Find degenerate repetition in stored texts: text, JSON lines (.jsonl) and Parquet files, also .gz, .bz2, .xz, .zst.
+
+    Exit code 0; 1 as --fail-if-any and --fail-over say (with a judge, loops are what both agree on); 2 for wrong
+    arguments; 3 if something could not be read or judged: it is named, and the rest is examined all the same.
+    """
+    from lz_penalty.detection.records import Problem, Reading
+    from lz_penalty.detection.scan import Scan, Summary, judged, scan
+    from lz_penalty.detection.verdict import Limits
+
+    if judge not in ("flagged", "all"):
+        raise bad_value("judge", judge, "flagged or all")
+    asked = _judge(judge_model, judge_url, judge_key_variable, judge_cache, judge_prices, judge_concurrency)
+    given = {"min_copies": min_copies, "min_length": min_length}
+    limits = Limits(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    what = Scan(tuple(dict.fromkeys(criterion)), limits, Reading(format, field, max_record), judge if asked else "none")
+    if any(value is not None for value in given.values()) and "tandem" not in what.criteria:
+        raise LZPenaltyError(
+            "--min-copies and --min-length are limits of the criterion tandem, which is not asked for."
+        )
+    if (ray or ray_address) and workers != 1:
+        raise LZPenaltyError("--workers and --ray exclude each other: Ray has workers of its own.")
+    summary = Summary(what.criteria, worst)
+    screen = Console(stderr=True)
+    with _writing(out, paths) as write, _progress(paths, screen) as (progress, tick):
+        if ray or ray_address:
+            from lz_penalty.detection.ray_scan import scan_ray
+
+            results = scan_ray(paths, what, address=ray_address, tick=tick)
+        else:
+            results = scan(paths, what, workers=workers, tick=tick)
+        for result in judged(results, asked) if asked else results:
+            summary.add(result)
+            if isinstance(result, Problem):
+                _report(result, summary, progress)
+                write(asdict(result))
+            elif every or result.flagged or (result.judgement and result.judgement.loop is not False):
+                write(result.to_dict())
+    _show(summary, asked, as_json, screen)
+    loops = summary.dual["loop"] if asked else summary.flagged
+    if (fail_if_any and loops) or (fail_over is not None and summary.share(loops) > fail_over):
+        raise typer.Exit(LOOPS)
+    if summary.problems or summary.judged["unknown"]:
+        raise typer.Exit(UNREAD)
+
+
+def _judge(
+    model: str | None, url: str | None, key_variable: str, cache: Path | None, prices: str | None, concurrency: int
+) -> Judge | None:
+    from lz_penalty.detection.judge import Judge
+
+    if model is None:
+        if url or cache or prices:
+            raise LZPenaltyError("--judge-url, --judge-cache and --judge-prices need --judge-model.")
+        return None
+    try:
+        pair = None if prices is None else tuple(float(price) for price in prices.split(","))
+    except ValueError:
+        raise bad_value("--judge-prices", prices, "two numbers, as 2.5,10") from None
+    settings: dict[str, Any] = {"cache": cache, "prices": pair, "concurrency": concurrency}
+    return Judge(model, url, key_variable=key_variable, **settings)
+
+
+@contextmanager
+def _writing(out: Path | None, inputs: Iterable[str]) -> Iterator[Any]:
+    """A function that writes a row; the file is there when all is done, or not at all."""
+    if out is None:
+        yield lambda row: None
+        return
+    if any(os.path.exists(path) and out.exists() and os.path.samefile(path, out) for path in inputs):
+        raise LZPenaltyError(f"--out {out}: is one of the files to read; give another.")
+    part = out.with_name(f"{out.name}.{os.getpid()}.part")
+    try:
+        with open(part, "w", encoding="utf-8") as file:
+            yield lambda row: file.write(json.dumps(row) + "\n")
+        part.replace(out)
+    except OSError as error:
+        raise LZPenaltyError(f"--out {out}: cannot be written ({error.strerror or error}).") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _progress(paths: list[str], screen: Console) -> Iterator[tuple[Progress, Any]]:
+    """A bar over the bytes of all files, and the function that moves it."""
+    sizes = [os.path.getsize(path) for path in paths if os.path.isfile(path)]
+    columns = (BarColumn(), TaskProgressColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=screen, disable=not screen.is_terminal, transient=True) as progress:
+        task = progress.add_task("", total=sum(sizes) if "-" not in paths else None)
+        yield progress, lambda count: progress.advance(task, count)
+
+
+def _clean(text: str) -> Text:
+    """Text from files, without what a terminal would obey."""
+    return Text("".join(character if character.isprintable() else "\ufffd" for character in text))
+
+
+def _report(problem: Problem, summary: Summary, progress: Progress) -> None:
+    if summary.problems <= SHOWN_PROBLEMS:
+        progress.console.print(_clean(f"lz-penalty: {problem}"), soft_wrap=True)
+    elif summary.problems == SHOWN_PROBLEMS + 1:
+        progress.console.print("lz-penalty: more problems are counted and not shown; --out has them all.")
+
+
+def _show(summary: Summary, judge: Judge | None, as_json: bool, screen: Console) -> None:
+    usage = asdict(judge.usage()) if judge else None
+    if as_json:
+        print(json.dumps(summary.to_dict() | ({"usage": usage} if usage else {}), indent=2))
+        return
+    console = Console()
+    console.print(f"{summary.documents:,} documents, {summary.characters:,} characters, {summary.problems:,} problems")
+    table = Table("criterion", "documents", "share", "wasted characters", "of all characters")
+    for name, tally in summary.by_criterion.items():
+        wasted = (
+            ("", "")
+            if tally.wasted is None
+            else (f"{tally.wasted:,}", f"{tally.wasted / max(1, summary.characters):.2%}")
+        )
+        table.add_row(name, f"{tally.documents:,}", f"{summary.share(tally.documents):.2%}", *wasted)
+    if judge:
+        table.add_row("judge", f"{summary.judged['loop']:,}", f"{summary.share(summary.judged['loop']):.2%}")
+        table.add_row("both (dual)", f"{summary.dual['loop']:,}", f"{summary.share(summary.dual['loop']):.2%}")
+    console.print(table)
+    if summary.worst():
+        console.print(_examples(summary.worst()))
+    if usage:
+        said = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in usage.items() if value)
+        console.print(f"judge: {said}; {summary.judged['unknown']:,} of {summary.judged['asked']:,} without an answer")
+
+
+def _examples(documents: list[Document]) -> Table:
+    table = Table("worst", "criterion", "from", "copies", "unit", "wasted", "judge")
+    for document in documents:
+        for verdict in document.verdicts:
+            said = document.judgement
+            table.add_row(
+                _clean(document.source if document.line is None else f"{document.source}:{document.line}"),
+                verdict.criterion,
+                f"{verdict.start:,}",
+                f"{verdict.copies:,.1f}",
+                _clean(show(verdict.unit[:60], 48)),
+                "" if verdict.wasted is None else f"{verdict.wasted:,}",
+                "" if said is None else "unknown" if said.loop is None else "loop" if said.loop else "no loop",
+            )
+    return table

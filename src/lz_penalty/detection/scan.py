@@ -1,0 +1,268 @@
+"""Many documents examined, one verdict each, in their order and in bounded memory; and the summary of them."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
+from typing import Any
+
+from lz_penalty.checks import choice, integer, real
+from lz_penalty.detection.judge import Judge, Judgement
+from lz_penalty.detection.records import Problem, Reading, Record, decode, read
+from lz_penalty.detection.verdict import CRITERIA, Limits, Verdict, dual
+from lz_penalty.errors import LZPenaltyError
+
+__all__ = ["Document", "Scan", "Summary", "examine", "judged", "scan"]
+
+BATCH_BYTES = 2**20  # handed to another process at once
+LONGEST_UNIT = 200  # characters of a unit in results
+JUDGE_CHARACTERS = 16 * 2**20  # of texts that wait for the judge
+JUDGE_WAITING = 4_096  # documents that wait behind them
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What to do with each document.
+
+    Args:
+        criteria: names of `lz_penalty.detection.verdict.CRITERIA`.
+        limits: of `tandem`.
+        reading: how to read files.
+        keep_text: which documents keep their text, for the judge: "none", "flagged", "all".
+    """
+
+    criteria: tuple[str, ...] = ("tandem",)
+    limits: Limits = field(default_factory=Limits)
+    reading: Reading = field(default_factory=Reading)
+    keep_text: str = "none"
+
+    def __post_init__(self) -> None:
+        for name in self.criteria:
+            choice(*CRITERIA)("criterion", name)
+        real(2, 1_000_000)("min_copies", self.limits.min_copies)
+        integer(1, 2**31 - 1)("min_length", self.limits.min_length)
+        if self.limits != Limits() and "tandem" not in self.criteria:
+            raise LZPenaltyError(
+                "min_copies and min_length are limits of the criterion tandem, which is not asked for."
+            )
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document and what was found in it.
+
+    Args:
+        source, line: where it is; `line` is the line or row, `None` for a whole file.
+        characters: its length.
+        verdicts: of the criteria that see a loop.
+        judgement: of the judge, if it was asked.
+        text: kept for the judge only.
+    """
+
+    source: str
+    line: int | None
+    characters: int
+    verdicts: tuple[Verdict, ...] = ()
+    judgement: Judgement | None = None
+    text: str | None = None
+
+    @property
+    def flagged(self) -> bool:
+        """Whether a criterion sees a loop."""
+        return bool(self.verdicts)
+
+    @property
+    def dual(self) -> bool | None:
+        """Whether search and judge agree that it is a loop; `None` where that is not known."""
+        return dual(self.flagged, self.judgement.loop if self.judgement else None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, with long units cut."""
+        row: dict[str, Any] = {"source": self.source, "line": self.line, "characters": self.characters}
+        row["verdicts"] = [_plain(verdict) for verdict in self.verdicts]
+        if self.judgement is not None:
+            row |= {"judge": asdict(self.judgement), "dual": self.dual}
+        return row
+
+
+def _plain(verdict: Verdict) -> dict[str, Any]:
+    return asdict(verdict) | {"unit": verdict.unit[:LONGEST_UNIT], "unit_length": len(verdict.unit)}
+
+
+def examine(record: Record | Problem, what: Scan) -> Document | Problem:
+    """The verdicts of one document."""
+    text = record if isinstance(record, Problem) else decode(record, what.reading)
+    if isinstance(text, Problem):
+        return text
+    found = tuple(verdict for name in what.criteria if (verdict := CRITERIA[name](text, what.limits)))
+    keep = what.keep_text == "all" or (what.keep_text == "flagged" and bool(found))
+    return Document(record.source, record.line, len(text), found, text=text if keep else None)
+
+
+def scan(
+    sources: Iterable[str], what: Scan, *, workers: int = 1, tick: Callable[[int], Any] | None = None
+) -> Iterator[Document | Problem]:
+    """Every document of the files, examined, in order.
+
+    Args:
+        sources: paths; `-` is standard input.
+        workers: processes that examine; this one reads. More than one needs a `__main__` that can be imported.
+        tick: called with the number of bytes read since the last call.
+    """
+    integer(1, 1_024)("workers", workers)
+    records = chain.from_iterable(read(source, what.reading, tick=tick) for source in sources)
+    if workers == 1:
+        return (examine(record, what) for record in records)
+    return _in_processes(records, what, workers)
+
+
+def _in_processes(records: Iterator[Record | Problem], what: Scan, workers: int) -> Iterator[Document | Problem]:
+    from concurrent.futures import Future, ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    under_way: deque[Future[list[Document | Problem]]] = deque()
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        for batch in _batches(records):
+            under_way.append(pool.submit(_examine_all, batch, what))
+            if len(under_way) > 2 * workers:
+                yield from under_way.popleft().result()
+        while under_way:
+            yield from under_way.popleft().result()
+
+
+def _examine_all(records: list[Record | Problem], what: Scan) -> list[Document | Problem]:
+    return [examine(record, what) for record in records]
+
+
+def _batches(records: Iterator[Record | Problem]) -> Iterator[list[Record | Problem]]:
+    batch: list[Record | Problem] = []
+    size = 0
+    for record in records:
+        batch.append(record)
+        size += _size(record)
+        if size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _size(record: Record | Problem) -> int:
+    data = None if isinstance(record, Problem) else record.data
+    return 1_000 + (len(data) if isinstance(data, bytes) else sum(len(str(value)) for value in (data or {}).values()))
+
+
+def judged(results: Iterable[Document | Problem], judge: Judge) -> Iterator[Document | Problem]:
+    """The same results in the same order, with a judgement of each document that kept its text."""
+    waiting: list[Document | Problem] = []
+    texts = characters = 0
+    for result in results:
+        waiting.append(result)
+        if isinstance(result, Document) and result.text is not None:
+            texts += 1
+            characters += result.characters
+        if texts >= 8 * judge.concurrency or characters >= JUDGE_CHARACTERS or len(waiting) >= JUDGE_WAITING:
+            yield from _judge_all(waiting, judge)
+            waiting, texts, characters = [], 0, 0
+    yield from _judge_all(waiting, judge)
+
+
+def _judge_all(waiting: Sequence[Document | Problem], judge: Judge) -> Iterator[Document | Problem]:
+    texts = [result.text for result in waiting if isinstance(result, Document) and result.text is not None]
+    judgements = iter(judge.ask_many(texts) if texts else [])
+    for result in waiting:
+        if isinstance(result, Document) and result.text is not None:
+            yield replace(result, judgement=next(judgements), text=None)
+        else:
+            yield result
+
+
+@dataclass
+class Tally:
+    """Documents in which a criterion sees a loop, and characters of them after the first copy."""
+
+    documents: int = 0
+    wasted: int | None = 0
+
+
+@dataclass
+class Summary:
+    """What a scan found, gathered one result at a time.
+
+    Args:
+        criteria: the criteria asked for.
+        keep: how many of the worst examples and of the problems to keep.
+    """
+
+    criteria: tuple[str, ...]
+    keep: int = 5
+    documents: int = 0
+    characters: int = 0
+    flagged: int = 0
+    problems: int = 0
+    first_problems: list[Problem] = field(default_factory=list)
+    judged: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("asked", "loop", "no loop", "unknown"), 0))
+    dual: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("loop", "unknown"), 0))
+
+    def __post_init__(self) -> None:
+        self.by_criterion = {name: Tally() for name in self.criteria}
+        self._worst: list[tuple[int, int, Document]] = []
+
+    def add(self, result: Document | Problem) -> None:
+        """Count one result."""
+        if isinstance(result, Problem):
+            self.problems += 1
+            if len(self.first_problems) < 100:
+                self.first_problems.append(result)
+            return
+        self.documents += 1
+        self.characters += result.characters
+        if result.judgement is not None:
+            self._add_judgement(result)
+        if not result.flagged:
+            return
+        self.flagged += 1
+        for verdict in result.verdicts:
+            tally = self.by_criterion[verdict.criterion]
+            tally.documents += 1
+            tally.wasted = None if verdict.wasted is None or tally.wasted is None else tally.wasted + verdict.wasted
+        worst = max(verdict.wasted or 0 for verdict in result.verdicts)
+        heapq.heappush(self._worst, (worst, -self.documents, result))  # the number settles ties: the earlier is kept
+        if len(self._worst) > self.keep:
+            heapq.heappop(self._worst)
+
+    def _add_judgement(self, result: Document) -> None:
+        self.judged["asked"] += 1
+        loop = result.judgement.loop if result.judgement else None
+        self.judged["unknown" if loop is None else "loop" if loop else "no loop"] += 1
+        if result.dual is not False:
+            self.dual["unknown" if result.dual is None else "loop"] += 1
+
+    def worst(self) -> list[Document]:
+        """The documents with the most wasted characters."""
+        return [document for *_, document in sorted(self._worst, reverse=True)]
+
+    def share(self, documents: int) -> float:
+        """Of all documents; 0 if there are none."""
+        return documents / self.documents if self.documents else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        out: dict[str, Any] = {
+            "documents": self.documents,
+            "characters": self.characters,
+            "flagged": self.flagged,
+            "share": self.share(self.flagged),
+            "criteria": {
+                name: asdict(tally) | {"share": self.share(tally.documents)}
+                for name, tally in self.by_criterion.items()
+            },
+        }
+        if self.judged["asked"]:
+            out |= {"judge": self.judged, "dual": self.dual | {"share": self.share(self.dual["loop"])}}
+        out["worst"] = [document.to_dict() for document in self.worst()]
+        out["problems"] = {"count": self.problems, "first": [asdict(problem) for problem in self.first_problems]}
+        return out
