@@ -19,6 +19,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 
 from lz_penalty import packing as col
 from lz_penalty.engines.vllm.settings import RequestSettings, Settings, send
+from lz_penalty.engines.vllm.staging import Staging
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.ops import apply_lz_penalty_
 from lz_penalty.packing import PackedConfig
@@ -26,7 +27,7 @@ from lz_penalty.packing import PackedConfig
 __all__ = ["BatchState"]
 
 TAIL_WIDTH = 32
-_SLACK = 2_048  # tokens between two reloads of a history that has outgrown its slot
+SLACK = 2_048  # tokens between two reloads of a history that has outgrown its slot
 # Rows of `columns`. `SEEN`, the output tokens already taken, stays on the host.
 SEEN, SLOT, LENGTH, TAIL_LENGTH, TAIL = range(5)
 _last = itemgetter(-1)
@@ -62,7 +63,7 @@ class BatchState:
     def __init__(self, settings: RequestSettings, rows: int, max_model_len: int, device: torch.device) -> None:
         self._settings = settings
         self._device = device
-        capacity = min(max_model_len + TAIL_WIDTH, settings.longest_reach + _SLACK + TAIL_WIDTH)
+        capacity = min(max_model_len + TAIL_WIDTH, settings.longest_reach + SLACK + TAIL_WIDTH)
         self._history = torch.zeros((rows, capacity), dtype=torch.int32, device=device)
         self._columns = np.zeros((TAIL + TAIL_WIDTH, rows), dtype=np.int32)
         self._table = np.zeros((rows, col.COLUMNS), dtype=np.int32)
@@ -71,8 +72,13 @@ class BatchState:
         self._batch_size = 0
         self._unloaded: set[int] = set()  # slots of requests whose history has not been sent yet
         self._packed: PackedConfig | None = None  # of the rows that follow; made anew when the batch has changed
+        self._arrays: dict[
+            str, torch.Tensor
+        ] = {}  # what the op reads beside the history, at every step the same memory
         self._rows = np.zeros(0, dtype=np.int64)
         self._outputs: list[list[int]] = []
+        self._expected: list[int] | None = None  # the outputs' lengths after one more token each, where nothing changes
+        self._staging = Staging(len(self._columns) - SLOT, rows, device)
 
     # ------------------------------------------------------------ the batch changes
 
@@ -88,7 +94,7 @@ class BatchState:
         self._batch_size = update.batch_size
         self._rows = np.array([row for row, one in enumerate(self._requests) if one is not None], dtype=np.int64)
         self._outputs = [one.output for one in self._requests if one is not None]
-        self._packed = None
+        self._packed = self._expected = None
 
     def _add(self, row: int, extra_args: dict[str, Any] | None, prompt: list[int], output: list[int]) -> None:
         slot = self._free_slots[-1]
@@ -135,22 +141,19 @@ class BatchState:
                 [row for row, one in enumerate(self._requests) if one is not None and one.slot in self._unloaded]
             )
         self._take_new_tokens()
+        changed = self._packed is None
         if self._packed is None:
             self._packed = self._pack()
-        sent = send(np.ascontiguousarray(self._columns[SLOT:, : self._batch_size]), self._device)
-        self._penalise(logits, sent, self._packed)
-        return logits
-
-    def _penalise(self, logits: torch.Tensor, sent: torch.Tensor, packed: PackedConfig) -> None:
-        apply_lz_penalty_(
-            logits,
-            self._history,
-            sent[LENGTH - SLOT],
-            config=packed,
-            row_to_slot=sent[0],
-            tail_ids=sent[TAIL - SLOT :].T,
-            tail_lengths=sent[TAIL_LENGTH - SLOT],
-        )
+            self._staging.resize(self._batch_size)
+            slots, lengths, tail_lengths = self._staging.sent[: TAIL - SLOT]
+            self._arrays = {
+                "lengths": lengths,
+                "row_to_slot": slots,
+                "tail_ids": self._staging.sent[TAIL - SLOT :].T,
+                "tail_lengths": tail_lengths,
+            }
+        self._staging.send(self._columns[SLOT:, : self._batch_size])
+        return apply_lz_penalty_(logits, self._history, config=self._packed, check=changed, **self._arrays)
 
     def _pack(self) -> PackedConfig:
         table = self._table[: self._batch_size]
@@ -161,17 +164,19 @@ class BatchState:
     def _take_new_tokens(self) -> None:
         """Move what the output lists have gained into the tails: one token per request, or none while it is prefilled."""
         columns, rows, outputs = self._columns, self._rows, self._outputs
-        fresh = np.fromiter(map(len, outputs), np.int64, len(outputs)) - columns[SEEN, rows]
-        if (fresh == 1).all():
+        lengths = list(map(len, outputs))
+        if lengths == self._expected:  # nothing has changed: one more token each
             tokens = list(map(_last, outputs))
         else:
+            fresh = np.array(lengths) - columns[SEEN, rows]
             # Fewer or more: vLLM took tokens back (a failed transfer of cache blocks), or a step was not seen.
             self._load(rows[(fresh != 0) & (fresh != 1)].tolist())
             one = fresh == 1
             rows = rows[one]
             tokens = [output[-1] for output, is_one in zip(outputs, one, strict=True) if is_one]
-            if not tokens:
-                return
+        self._expected = [length + 1 for length in lengths]
+        if not tokens:
+            return
         if min(tokens) < 0:
             raise _placeholder()
         ends = columns[TAIL_LENGTH, rows]

@@ -1,0 +1,265 @@
+"""What the penalty costs inside vLLM: `python benchmarks/vllm_engine.py --shapes 1.5B 7B 32B`, on a CUDA machine.
+
+Two engines of one shape with dummy weights stand side by side, one without a processor and one with ours, and take
+turns, so that the machine's moods hit all alike. A step is the time between two outputs of the whole batch; a run's
+step time is the median over its steps; contenders are compared within a round, and the rounds give the spread. Where
+two engines do not fit into the memory (32B), requests without the penalty in ours are the baseline.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+# Nothing needs to be installed. The script's own folder must go: there, cuda.py would hide NVIDIA's package `cuda`.
+sys.path[:] = [path for path in sys.path if Path(path).resolve() != ROOT / "benchmarks"]
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # a processor means V1 up to 0.30; the baseline must be V1 too
+
+from benchmarks.vllm_timed import TIMES  # noqa: E402
+from benchmarks.workload import machine  # noqa: E402
+
+CONTEXT = 1024
+NONE, IDLE, PAPER, GUARDED, REPETITION, FREQUENCY = (
+    "no processor", "processor, no request asks", "LZ paper", "LZ guarded", "repetition 1.2", "frequency 0.3",
+)  # fmt: skip
+SETTINGS: dict[str, dict[str, Any]] = {
+    NONE: {},
+    IDLE: {},
+    PAPER: {"extra_args": {"lz_preset": "paper"}},
+    GUARDED: {"extra_args": {"lz_preset": "guarded"}},
+    REPETITION: {"repetition_penalty": 1.2},
+    FREQUENCY: {"frequency_penalty": 0.3},
+}
+OURS = (IDLE, PAPER, GUARDED)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A Qwen2.5 architecture; figures from its published config.json."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    vocab_size: int
+    tie_word_embeddings: bool = False
+
+
+SHAPES = {
+    "tiny": Shape(64, 128, 2, 4, 2, 4096),  # to try this script
+    "1.5B": Shape(1536, 8960, 28, 12, 2, 151_936, tie_word_embeddings=True),
+    "7B": Shape(3584, 18_944, 28, 28, 4, 152_064),
+    "32B": Shape(5120, 27_648, 64, 40, 8, 152_064),
+}
+
+
+# ---------------------------------------------------------------- engines
+
+
+def engine(name: str, folder: Path, processors: list[str], batch: int) -> Any:
+    """A vLLM engine of this shape with dummy weights, as a server would run it (async scheduling, CUDA graphs)."""
+    from vllm import LLM
+
+    shape = SHAPES[name]
+    config = asdict(shape) | {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "hidden_act": "silu",
+        "max_position_embeddings": 32_768,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1_000_000.0,
+        "torch_dtype": "bfloat16",
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+    }
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    tokens = batch * (CONTEXT + 512)
+    head = shape.hidden_size // shape.num_attention_heads
+    cache = tokens * shape.num_hidden_layers * 2 * shape.num_key_value_heads * head * 2
+    return LLM(
+        str(folder),
+        load_format="dummy",
+        skip_tokenizer_init=True,
+        dtype="bfloat16",
+        max_model_len=2048,
+        max_num_seqs=batch,
+        kv_cache_memory_bytes=cache,
+        logits_processors=processors or None,
+        compilation_config={"cudagraph_capture_sizes": sorted({1, 8, 32, 64, batch})} if name != "tiny" else {},
+        disable_log_stats=True,
+    )
+
+
+class Bench:
+    """The engines of one shape, and runs on them."""
+
+    def __init__(self, name: str, batch: int, pair: bool) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        folder = Path(self._folder.name)
+        self._times = folder / "times.json"
+        os.environ[TIMES] = str(self._times)
+        self._plain = engine(name, folder, [], batch) if pair else None
+        self._ours = engine(name, folder, ["benchmarks.vllm_timed:TimedProcessor"], batch)
+        rng = random.Random(0)
+        vocab = SHAPES[name].vocab_size
+        self._prompts = [[rng.randrange(2, vocab) for _ in range(CONTEXT)] for _ in range(batch)]
+        self.contenders = list(SETTINGS) if pair else list(SETTINGS)[1:]
+
+    def run(self, contender: str, batch: int, new_tokens: int) -> dict[str, Any]:
+        """One batch: every step's time in milliseconds, and the host time of the processor in microseconds."""
+        from vllm import SamplingParams
+
+        llm = self._ours if contender in OURS or self._plain is None else self._plain
+        core = llm.llm_engine.engine_core
+        get_output, ends = core.get_output, []
+
+        def timed() -> Any:
+            output = get_output()
+            if len(output.outputs) == batch:
+                ends.append(time.perf_counter())
+            return output
+
+        core.get_output = timed
+        self._times.unlink(missing_ok=True)
+        params = SamplingParams(
+            temperature=0, max_tokens=new_tokens, ignore_eos=True, detokenize=False, **SETTINGS[contender]
+        )
+        prompts = [{"prompt_token_ids": prompt} for prompt in self._prompts[:batch]]
+        try:
+            llm.generate(prompts, params, use_tqdm=False)
+        finally:
+            core.get_output = get_output
+        steps = [(after - before) * 1e3 for before, after in itertools.pairwise(ends)][2:]
+        run = {"contender": contender, "step_ms": statistics.median(steps), "steps": len(steps)}
+        if self._times.exists() and contender in OURS:
+            host = json.loads(self._times.read_text(encoding="utf-8"))
+            quiet = [ns / 1e3 for ns, changed in host if not changed]
+            run["host_us"] = statistics.median(quiet)
+            run["host_us_when_requests_arrive"] = max((ns / 1e3 for ns, changed in host if changed), default=None)
+        return run
+
+
+def measure(bench: Bench, name: str, batch: int, new_tokens: int, rounds: int, others: int) -> list[dict[str, Any]]:
+    """Rounds in which every contender runs once; the standard penalties, whose cost is large, in a few of them."""
+    runs = []
+    for contender in bench.contenders:  # caches, compilations
+        bench.run(contender, batch, min(new_tokens, 64))
+    for number in range(rounds):
+        order = [one for one in bench.contenders if number < others or one not in (REPETITION, FREQUENCY)]
+        random.Random(number).shuffle(order)
+        for contender in order:
+            run = bench.run(contender, batch, new_tokens)
+            runs.append({"shape": name, "batch": batch, "new_tokens": new_tokens, "round": number} | run)
+    return runs
+
+
+# ---------------------------------------------------------------- results
+
+
+def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Per shape, batch and contender: step time, and the cost against the baseline of the same round."""
+    rows = []
+    cells = dict.fromkeys((run["shape"], run["batch"], run["new_tokens"], run["contender"]) for run in runs)
+    for shape, batch, new_tokens, contender in cells:
+        same = [run for run in runs if (run["shape"], run["batch"], run["new_tokens"]) == (shape, batch, new_tokens)]
+        mine = [run for run in same if run["contender"] == contender]
+        baseline = NONE if any(run["contender"] == NONE for run in same) else IDLE
+        base = {run["round"]: run["step_ms"] for run in same if run["contender"] == baseline}
+        costs = [run["step_ms"] / base[run["round"]] - 1 for run in mine]
+        low, high = interval(costs)
+        rows.append(
+            {
+                "shape": shape,
+                "batch": batch,
+                "new_tokens": new_tokens,
+                "contender": contender,
+                "baseline": baseline,
+                "rounds": len(mine),
+                "step_ms": statistics.median(run["step_ms"] for run in mine),
+                "cost": statistics.median(costs),
+                "cost_low": low,
+                "cost_high": high,
+                "host_us": median_of(mine, "host_us"),
+                "host_us_when_requests_arrive": median_of(mine, "host_us_when_requests_arrive"),
+            }
+        )
+    return rows
+
+
+def interval(values: list[float], resamples: int = 2000) -> tuple[float, float]:
+    """95 % bootstrap interval of the median."""
+    rng = random.Random(0)
+    medians = sorted(statistics.median(rng.choices(values, k=len(values))) for _ in range(resamples))
+    return medians[int(0.025 * resamples)], medians[int(0.975 * resamples)]
+
+
+def median_of(runs: list[dict[str, Any]], key: str) -> float | None:
+    values = [run[key] for run in runs if run.get(key) is not None]
+    return statistics.median(values) if values else None
+
+
+def print_rows(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        host = "" if row["host_us"] is None else f"  host {row['host_us']:.0f} us"
+        arrive = row["host_us_when_requests_arrive"]
+        host += "" if arrive is None else f" ({arrive:.0f} us when requests arrive)"
+        print(
+            f"{row['shape']:>5} batch {row['batch']:>3}  {row['contender']:<27} {row['step_ms']:8.3f} ms/step  "
+            f"{row['cost']:+.2%} [{row['cost_low']:+.2%}, {row['cost_high']:+.2%}]{host}",
+            flush=True,
+        )
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", nargs="+", default=["7B"], choices=list(SHAPES))
+    parser.add_argument("--batches", nargs="+", type=int, default=[64, 32, 8])
+    parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=8, help="runs of each contender")
+    parser.add_argument("--others", type=int, default=3, help="runs of vLLM's own penalties")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "vllm.json")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure, print, and add to the results; runs already in the file stay."""
+    given = arguments()
+    import torch
+    import vllm
+
+    gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
+    about = machine(**gpu) | {"vllm": vllm.__version__, "runner": "V1"}
+    data: dict[str, Any] = {"machine": about, "runs": []}
+    if given.out.exists():
+        data = json.loads(given.out.read_text(encoding="utf-8"))
+        if data["machine"] != about:
+            sys.exit(
+                f"{given.out} is from another machine or version: {data['machine']} and {about}; use another --out."
+            )
+    for name in given.shapes:
+        bench = Bench(name, max(given.batches), pair=name != "32B")
+        for batch in given.batches:
+            runs = measure(bench, name, batch, given.new_tokens, given.rounds, given.others)
+            data["runs"] += runs
+            data["summary"] = summary(data["runs"])
+            given.out.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+            print_rows(summary(runs))
+        del bench
+
+
+if __name__ == "__main__":
+    main()
