@@ -1,8 +1,10 @@
 """Tandem repeats against their definition, in every kind of sequence, and with the smallest period."""
 
 import dataclasses
+import importlib.util
 import subprocess
 import sys
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,16 +13,53 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lz_penalty import LZPenaltyError
-from lz_penalty.detection import Repetition, find_repetition, is_degenerate, is_loop
+from lz_penalty.detection import Repetition, find_repetition, find_repetitions, is_degenerate, is_loop, runs
 from lz_penalty.loops import trailing_loop
 
-motifs = st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=5), st.integers(1, 8)), max_size=6)
-sequences = motifs.map(lambda parts: [item for motif, copies in parts for item in motif * copies])
+
+def fibonacci(length):
+    a, b = [0], [0, 1]
+    while len(b) < length:
+        a, b = b, b + a
+    return b[:length]
+
+
+def thue_morse(length):
+    return [i.bit_count() % 2 for i in range(length)]
+
+
+motifs = st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=9), st.integers(1, 8)), max_size=6)
+repetitive = motifs.map(lambda parts: [item for motif, copies in parts for item in motif * copies])
+sizes = st.integers(0, 90)
+sequences = st.one_of(
+    repetitive,
+    st.lists(st.integers(0, 1), max_size=90),
+    sizes.map(fibonacci),
+    sizes.map(thue_morse),
+    sizes.map(lambda length: [2] * length),
+    st.tuples(repetitive, sizes.map(fibonacci), repetitive).map(lambda parts: [*parts[0], *parts[1], *parts[2]]),
+)
 copies_wanted = st.sampled_from([2, 2.2, 2.5, 3, 4 + 1 / 3, 5, 20])
 
 
+def brute_force_all(sequence, min_copies, min_length):
+    """Every period and every maximal stretch that has it; a stretch counts with its smallest period only."""
+    n = len(sequence)
+    smallest = {}
+    for period in range(1, n):
+        start = 0
+        while start < n - period:
+            length = period
+            while start + length < n and sequence[start + length] == sequence[start + length - period]:
+                length += 1
+            if length / period >= min_copies and length >= min_length:
+                smallest.setdefault((start, start + length), period)
+            start += length - period + 1
+    return sorted((start, -end, period) for (start, end), period in smallest.items())
+
+
 def brute_force(sequence, min_copies, min_length):
-    """Every start and every period; the longest, then the earliest, then the smallest period."""
+    """The longest, then the earliest: every start and every period."""
     n = len(sequence)
     found = []
     for start in range(n):
@@ -34,6 +73,48 @@ def brute_force(sequence, min_copies, min_length):
         return None
     length, start, period = min(found)
     return start, period, -length
+
+
+@pytest.fixture(scope="module")
+def interpreted():
+    """The same module as it is where Numba is not installed."""
+    spec = importlib.util.spec_from_file_location("runs_without_numba", runs.__file__)
+    module = importlib.util.module_from_spec(spec)
+    with mock.patch.dict(sys.modules, {"numba": None}):
+        spec.loader.exec_module(module)
+    assert not module.COMPILED
+    assert runs.COMPILED
+    return module
+
+
+@given(sequences, copies_wanted, st.integers(1, 30))
+def test_all_runs_equal_their_definition(sequence, min_copies, min_length):
+    found = find_repetitions(sequence, min_copies=min_copies, min_length=min_length)
+    places = [(one.start, -one.start - one.length, one.period) for one in found]
+    assert places == brute_force_all(sequence, min_copies, min_length)
+
+
+@given(sequences, copies_wanted, st.integers(1, 30))
+def test_all_runs_equal_their_definition_without_numba(interpreted, sequence, min_copies, min_length):
+    found = interpreted.find_runs(np.array(sequence, dtype=np.int64), min_copies, min_length)
+    assert sorted((start, -end, period) for start, period, end in found) == brute_force_all(
+        sequence, min_copies, min_length
+    )
+
+
+@pytest.mark.parametrize("make", [fibonacci, thue_morse, lambda n: [1] * n, lambda n: ([0] * 30 + [1]) * (n // 31)])
+@pytest.mark.parametrize("min_copies", [2, 3, 5])
+def test_long_words_that_are_hard_for_searches(make, min_copies):
+    sequence = make(700)
+    found = find_repetitions(sequence, min_copies=min_copies, min_length=1)
+    places = [(one.start, -one.start - one.length, one.period) for one in found]
+    assert places == brute_force_all(sequence, min_copies, 1)
+
+
+def test_runs_that_overlap_with_different_periods():
+    sequence = [1, 2, 3] * 6 + [1, 2] * 6
+    found = find_repetitions(sequence, min_copies=5, min_length=10)
+    assert [(one.start, one.period, one.length) for one in found] == [(0, 3, 20), (18, 2, 12)]
 
 
 @given(sequences, copies_wanted, st.integers(1, 30))
@@ -51,6 +132,8 @@ def test_the_definition_is_met_with_something():
     """The check above is empty unless such sequences do repeat."""
     assert brute_force([0, 1, 2, 1, 2, 1, 2, 1], 3, 7) == (1, 2, 7)
     assert brute_force([0, 1, 1, 2, 0], 3, 1) is None
+    assert brute_force_all([0, 0, 1, 0, 0, 1, 0, 0], 2, 2) == [(0, -8, 3), (0, -2, 1), (3, -5, 1), (6, -8, 1)]
+    assert len(brute_force_all(fibonacci(90), 2, 1)) > 50
 
 
 @given(sequences, copies_wanted)

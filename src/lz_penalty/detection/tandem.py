@@ -1,12 +1,12 @@
-"""The longest tandem repeat of a sequence: copies of one unit that stand side by side.
+"""Tandem repeats: copies of one unit that stand side by side (the criterion `tandem`).
 
 That the end of a text occurred before says little: names, phrases and table rows do. Copies without anything between
-them are what a loop looks like. `lz_penalty.loops` answers the same question for the end of a sequence only.
+them are what a loop looks like. `lz_penalty.loops` answers the same question for the end of a sequence only, `runs`
+holds the algorithm.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from lz_penalty.checks import integer, real
 from lz_penalty.errors import LZPenaltyError, show
 
-__all__ = ["Repetition", "find_repetition", "is_degenerate", "is_loop"]
+__all__ = ["Items", "Repetition", "as_array", "find_repetition", "find_repetitions", "is_degenerate", "is_loop"]
 
 DEGENERATE_COPIES = 20  # the paper's threshold
 LOOP_COPIES = 5
@@ -50,25 +50,9 @@ class Repetition:
 def find_repetition(
     sequence: Items, *, min_copies: float = LOOP_COPIES, min_length: int = LOOP_LENGTH
 ) -> Repetition | None:
-    """The longest stretch of adjacent copies of one unit; ties go to the earliest, with its smallest period.
+    """The longest of `find_repetitions`: ties go to the earliest.
 
-    The definition:
-
-        for period in 1 .. n:                     # ascending: a multiple of the unit finds the same stretch later
-            for start in 0 .. n - period:
-                length = period
-                while start + length < n and sequence[start + length] == sequence[start + length - period]:
-                    length += 1
-                if length / period >= min_copies and length >= min_length:
-                    found = longer, or as long and earlier, of found and (start, period, length)
-
-    Args:
-        sequence: token ids (any one-dimensional sequence of ints, a NumPy array), a `str` or `bytes`.
-        min_copies: a real number, at least 2; the last copy counts by the part of it that is there.
-        min_length: items that the stretch must have in all.
-
-    Returns:
-        `None` where no stretch has that many copies and items.
+    Takes the same arguments. Returns `None` where no stretch has that many copies and items.
 
     >>> find_repetition([9, 1, 2, 3, 1, 2, 3, 1, 2, 7], min_copies=2, min_length=6)
     Repetition(start=1, period=3, length=8, copies=2.6666666666666665, coverage=0.8, unit=(1, 2, 3))
@@ -77,34 +61,60 @@ def find_repetition(
     >>> find_repetition("one two three") is None
     True
     """
+    found = _runs(sequence, min_copies, min_length)
+    if not found:
+        return None
+    return _repetition(sequence, *min(found, key=lambda run: (run[0] - run[2], run[0])))
+
+
+def find_repetitions(
+    sequence: Items, *, min_copies: float = LOOP_COPIES, min_length: int = LOOP_LENGTH
+) -> list[Repetition]:
+    """All stretches of adjacent copies of one unit that cannot be made longer, in the order of their starts.
+
+    The definition:
+
+        for period in 1 .. n:
+            for every maximal stretch with sequence[i] == sequence[i - period], the first copy included:
+                if length / period >= min_copies and length >= min_length and it has no smaller period:
+                    it is one of them
+
+    Two of them may overlap, by less than the sum of their periods. Takes O(n log n) steps for any input: compiled where
+    Numba is installed, about a hundred times slower but the same without it.
+
+    Args:
+        sequence: token ids (any one-dimensional sequence of ints, an array or tensor), a `str`, compared by code points,
+            or `bytes`.
+        min_copies: a real number, at least 2; the last copy counts by the part of it that is there. Below 3 the search
+            takes several times as long.
+        min_length: items that the stretch must have in all.
+
+    >>> [(r.start, r.length, r.unit) for r in find_repetitions("-----+-----+-----", min_copies=2, min_length=5)]
+    [(0, 17, '-----+'), (0, 5, '-'), (6, 5, '-'), (12, 5, '-')]
+    """
+    found = _runs(sequence, min_copies, min_length)
+    return [_repetition(sequence, *run) for run in sorted(found, key=lambda run: (run[0], -run[2]))]
+
+
+def _runs(sequence: Items, min_copies: float, min_length: int) -> list[tuple[int, int, int]]:
     min_copies = real(2, 1_000_000)("min_copies", min_copies)
     min_length = integer(1, 2**31 - 1)("min_length", min_length)
-    items = _as_array(sequence)
-    n = len(items)
-    best_start, best_period, best_length = n, 0, 0
-    for period in range(1, int(n / min_copies) + 1):
-        # A longer period must at least tie: most periods are ruled out by counting their matches alone.
-        least = max(min_length, best_length, math.floor(min_copies * period))
-        if least > n or best_length == n:
-            break
-        same = items[period:] == items[:-period]
-        if np.count_nonzero(same) < least - period:
-            continue
-        start, run = _longest_run(same)
-        length = period + run
-        if length < min_length or length / period < min_copies:
-            continue
-        if length > best_length or (length == best_length and start < best_start):
-            best_start, best_period, best_length = start, period, length
-    if not best_length:
-        return None
-    unit = sequence[best_start : best_start + best_period]
+    items = as_array(sequence)
+    if len(items) < max(2, min_length):
+        return []
+    from lz_penalty.detection import runs  # brings Numba
+
+    return runs.find_runs(items, min_copies, min_length)
+
+
+def _repetition(sequence: Any, start: int, period: int, end: int) -> Repetition:
+    unit = sequence[start : start + period]
     return Repetition(
-        start=best_start,
-        period=best_period,
-        length=best_length,
-        copies=best_length / best_period,
-        coverage=best_length / n,
+        start=start,
+        period=period,
+        length=end - start,
+        copies=(end - start) / period,
+        coverage=(end - start) / len(sequence),
         unit=unit if isinstance(unit, (str, bytes)) else tuple(int(item) for item in unit),
     )
 
@@ -129,17 +139,11 @@ def is_loop(sequence: Items) -> bool:
     return find_repetition(sequence, min_copies=LOOP_COPIES, min_length=LOOP_LENGTH) is not None
 
 
-def _longest_run(same: npt.NDArray[np.bool_]) -> tuple[int, int]:
-    """Where the first of the longest runs of True begins, and its length."""
-    edges = np.concatenate(([-1], np.flatnonzero(~same), [len(same)]))
-    runs = np.diff(edges) - 1
-    first = int(np.argmax(runs))
-    return int(edges[first]) + 1, int(runs[first])
-
-
-def _as_array(sequence: Items) -> npt.NDArray[Any]:
+def as_array(sequence: Items) -> npt.NDArray[Any]:
     """One number per item: code points of a `str`, bytes, or the ids themselves."""
     if isinstance(sequence, str):
+        if sequence.isascii():
+            return np.frombuffer(sequence.encode("ascii"), dtype=np.uint8)
         return np.frombuffer(sequence.encode("utf-32-le", "surrogatepass"), dtype="<u4")
     if isinstance(sequence, bytes):
         return np.frombuffer(sequence, dtype=np.uint8)
