@@ -19,7 +19,6 @@ EXTRAS = {
     "transformers": "transformers",
     "openai": "judge",
     "pyarrow": "detect",
-    "zstandard": "detect",
     "ray": "ray",
 }
 
@@ -51,7 +50,8 @@ def main() -> None:
         print(f"lz-penalty: {error}", file=sys.stderr)
         sys.exit(2)
     except ModuleNotFoundError as error:
-        if error.name not in EXTRAS:
+        name = (error.name or "").split(".")[0]
+        if name not in EXTRAS:
             raise
-        print(f"lz-penalty: this needs {error.name}: pip install 'lz-penalty[{EXTRAS[error.name]}]'", file=sys.stderr)
+        print(f"lz-penalty: this needs {name}: pip install 'lz-penalty[{EXTRAS[name]}]'", file=sys.stderr)
         sys.exit(2)

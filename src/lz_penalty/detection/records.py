@@ -27,6 +27,8 @@ STDIN = "-"
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 BOM = b"\xef\xbb\xbf"
+# What a file that is missing, forbidden, broken or cut short raises; pyarrow's errors are among them.
+READ_ERRORS = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
 BATCH_BYTES = 4 * 2**20  # of Parquet rows decoded at once
 
 
@@ -124,17 +126,11 @@ def read(
                     yield record
     except MemoryError:
         yield Problem(source, None, "needs more memory than there is.")
-    except _read_errors() as error:
+    except READ_ERRORS as error:
         yield Problem(source, _after(last), f"cannot be read{' on' if last else ''}: {_reason(error)}.")
     else:
         if last is None and span is None:
             yield Problem(source, None, "holds no documents." if kind != "text" else "is empty.")
-
-
-def _read_errors() -> tuple[type[Exception], ...]:
-    """What a file that is missing, forbidden, broken or cut short raises; pyarrow's errors are among them."""
-    errors = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
-    return (*errors, sys.modules["zstandard"].ZstdError) if "zstandard" in sys.modules else errors
 
 
 def _after(last: Record | Problem | None) -> int | None:
@@ -181,10 +177,10 @@ def _open(source: str, compression: str, tick: Callable[[int], Any] | None) -> I
     counted = io.BufferedReader(_Counted(file, tick or (lambda _: None)), 2**18)
     try:
         if compression == ".zst":
-            import zstandard
+            import pyarrow
 
-            reader = zstandard.ZstdDecompressor().stream_reader(counted, read_across_frames=True)
-            return io.BufferedReader(reader, 2**18)
+            file = pyarrow.PythonFile(counted, mode="r")
+            return io.BufferedReader(pyarrow.CompressedInputStream(file, "zstd"), 2**18)
         opener: Any = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}.get(compression, lambda stream: stream)
         return opener(counted)
     except BaseException:

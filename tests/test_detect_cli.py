@@ -1,0 +1,397 @@
+"""`lz-penalty detect` in a real process, and the reading and scanning behind it."""
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+import random
+import subprocess
+import sys
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from judge_server import serve, verdict
+
+from lz_penalty import LZPenaltyError
+from lz_penalty.detection.records import Problem, Reading, Record, Span, decode, read
+from lz_penalty.detection.scan import Document, Scan, scan
+
+LOOP = "No! " * 50
+FINE = "A text that says one thing after another and then ends."
+KEY = "sk-test-0123456789abcdef"
+
+
+def zstd(data: bytes) -> bytes:
+    return pyarrow.compress(data, codec="zstd", asbytes=True)
+
+
+COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstd}
+
+
+def run(*arguments, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "lz_penalty", "detect", *map(str, arguments)]
+    proxies = {name: "" for name in os.environ if name.lower().endswith("_proxy")}
+    environment = {**os.environ, **proxies, "COLUMNS": "200", **environment}
+    done = subprocess.run(command, input=stdin, capture_output=True, check=False, env=environment)
+    done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def summary(*arguments, code: int = 0, **more) -> dict:
+    done = run(*arguments, "--json", **more)
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout)
+
+
+def lines(*texts: str, field: str = "text") -> bytes:
+    return b"".join(json.dumps({"id": number, field: text}).encode() + b"\n" for number, text in enumerate(texts))
+
+
+def rows_of(file) -> list[dict]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+NOISE = lines(LOOP, random.Random(0).randbytes(300_000).hex())  # hardly compressible: a cut takes from the second line
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "loop.txt").write_text(LOOP)
+    (tmp_path / "fine.md").write_text(FINE)
+    (tmp_path / "some.jsonl").write_bytes(lines(FINE, LOOP * 2, FINE, LOOP))
+    table = pyarrow.table({"text": [LOOP, FINE, LOOP], "other": [1, 2, 3]})
+    pyarrow.parquet.write_table(table, tmp_path / "some.parquet", row_group_size=2)
+    return tmp_path
+
+
+def test_every_kind_of_file_at_once(folder):
+    found = summary(*(folder / name for name in ("loop.txt", "fine.md", "some.jsonl", "some.parquet")))
+    assert (found["documents"], found["flagged"], found["problems"]["count"]) == (9, 5, 0)
+    assert found["share"] == found["criteria"]["tandem"]["share"] == 5 / 9
+    assert found["criteria"]["tandem"]["wasted"] == 4 * (200 - 4) + (400 - 4)
+    assert found["characters"] == 4 * 200 + 400 + 4 * len(FINE)
+    worst = found["worst"]
+    assert [(one["source"], one["line"]) for one in worst[:2]] == [
+        (str(folder / "some.jsonl"), 2),
+        (str(folder / "loop.txt"), None),
+    ]
+    assert worst[0]["verdicts"][0] == {
+        "criterion": "tandem", "start": 0, "length": 400, "copies": 100.0, "unit": "No! ", "wasted": 396,
+        "unit_length": 4,
+    }  # fmt: skip
+
+
+def test_the_table(folder):
+    (folder / "strange.txt").write_text("\x1b[31m[bold]\n\t" * 40)
+    shown = run(folder / "loop.txt", folder / "strange.txt", folder / "fine.md")
+    assert shown.returncode == 0
+    assert "3 documents" in shown.stdout
+    assert "66.67%" in shown.stdout
+    assert r"'\x1b[31m[bold]\n\t'" in shown.stdout  # escaped: a terminal would obey it
+    assert "\x1b[31m" not in shown.stdout
+    assert len(run(folder / "loop.txt", "--worst", "0").stdout) < len(shown.stdout)
+
+
+def test_long_units_are_cut(folder):
+    unit = "".join(f"word{number} " for number in range(300))
+    (folder / "long.txt").write_text(unit * 6)
+    found = summary(folder / "long.txt")["worst"][0]["verdicts"][0]
+    assert found["unit"] == unit[:200]
+    assert found["unit_length"] == len(unit)
+    assert unit[:100] not in run(folder / "long.txt").stdout
+
+
+@pytest.mark.parametrize("end", COMPRESS)
+def test_compressed(folder, end):
+    (folder / f"x.jsonl{end}").write_bytes(COMPRESS[end](lines(LOOP, FINE)))
+    (folder / f"x.txt{end}").write_bytes(COMPRESS[end](LOOP.encode()))
+    results = scan([str(folder / f"x.jsonl{end}"), str(folder / f"x.txt{end}")], Scan())
+    assert [one.flagged for one in results] == [True, False, True]
+
+
+def test_standard_input(folder):
+    assert summary("-", stdin=LOOP.encode())["flagged"] == 1
+    found = summary("-", "--format", "jsonl", stdin=lines(FINE, LOOP))
+    assert (found["documents"], found["flagged"]) == (2, 1)
+    assert "-: is empty." in run("-").stderr
+
+
+def test_the_field_may_lie_deep(folder):
+    rows = [{"choices": [{"message": {"content": text}}]} for text in (FINE, LOOP)]
+    (folder / "deep.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert summary(folder / "deep.jsonl", "--field", "choices.0.message.content")["flagged"] == 1
+    assert summary(folder / "deep.jsonl", "--field", "choices.-1.message.content")["flagged"] == 1
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "deep.parquet")
+    assert summary(folder / "deep.parquet", "--field", "choices.0.message.content")["flagged"] == 1
+
+
+# File, content, how the problem is named, and how many loops are found in the rest of the file.
+BROKEN = {
+    "missing": ("gone.txt", None, "gone.txt: cannot be read: No such file or directory.", 0),
+    "empty": ("empty.txt", b"", "empty.txt: is empty.", 0),
+    "empty lines": ("empty.jsonl", b"", "empty.jsonl: holds no documents.", 0),
+    "blank lines": ("blank.jsonl", b"\n \n", "blank.jsonl: holds no documents.", 0),
+    "not UTF-8": ("latin.txt", b"one\ntwo\nthr\xe9\n", "latin.txt:3: not UTF-8 (byte 0xe9)", 0),
+    "a line not UTF-8": (
+        "bytes.jsonl",
+        lines(LOOP) + b'{"text": "\xff"}\n' + lines(LOOP),
+        "bytes.jsonl:2: not UTF-8",
+        2,
+    ),
+    "a broken line": ("broken.jsonl", lines(LOOP) + b'\n{"text": \n' + lines(LOOP), "broken.jsonl:3: no JSON", 2),
+    "nested too deeply": ("deep.jsonl", lines(LOOP) + b"[" * 10**6 + b"\n" + lines(LOOP), "deep.jsonl:2: no JSON", 2),
+    "a long number": ("long.jsonl", b'{"text": ' + b"9" * 9_999 + b"}\n" + lines(LOOP), "long.jsonl:1: no JSON", 1),
+    "no such field": ("other.jsonl", lines(LOOP, field="body"), "other.jsonl:1: there is no field 'text'", 0),
+    "not text": ("number.jsonl", b'{"text": 7}\n' + lines(LOOP), "number.jsonl:1: int, not text, in field 'text'", 1),
+    "no object": ("list.jsonl", b"[1]\n" + lines(LOOP), "list.jsonl:1: there is no field 'text' (it is no object)", 1),
+    "cut short": ("cut.jsonl.gz", gzip.compress(lines(LOOP))[:30], "cut.jsonl.gz: cannot be read", 0),
+    "cut short later": ("late.jsonl.gz", gzip.compress(NOISE)[:-999], "late.jsonl.gz:2: cannot be read on", 1),
+    "zstd cut short": ("cut.jsonl.zst", zstd(NOISE)[:-9], "cut.jsonl.zst:2: cannot be read on: Truncated", 1),
+    "no gzip": ("no.txt.gz", b"plain", "no.txt.gz: cannot be read: Not a gzipped file", 0),
+    "no zstd": ("no.txt.zst", b"plain", "no.txt.zst: cannot be read", 0),
+    "no Parquet": ("no.parquet", b"PAR1 not really", "no.parquet: cannot be read", 0),
+}
+
+
+def write_broken(folder, name: str) -> str:
+    file, content, *_ = BROKEN[name]
+    if content is not None:
+        (folder / file).write_bytes(content)
+    return str(folder / file)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_cannot_be_read_is_named_and_the_rest_is_examined(folder, name):
+    *_, message, loops = BROKEN[name]
+    results = list(scan([write_broken(folder, name), str(folder / "some.jsonl")], Scan()))
+    problems = [one for one in results if isinstance(one, Problem)]
+    assert len(problems) == 1
+    assert f"{folder}/{message}" in str(problems[0])
+    documents = [one for one in results if isinstance(one, Document)]
+    assert sum(one.flagged for one in documents) == loops + 2
+
+
+def test_all_of_it_at_once_in_a_process(folder):
+    files = [write_broken(folder, name) for name in BROKEN]
+    done = run(*files, folder / "some.jsonl", "--json", "--out", folder / "out.jsonl")
+    assert done.returncode == 3
+    assert len(done.stderr.splitlines()) == len(BROKEN)
+    for line, (*_, message, _) in zip(done.stderr.splitlines(), BROKEN.values()):
+        assert line.startswith(f"lz-penalty: {folder}/{message}")
+    found = json.loads(done.stdout)
+    assert found["flagged"] == sum(loops for *_, loops in BROKEN.values()) + 2
+    assert [row for row in rows_of(folder / "out.jsonl") if "message" in row] == found["problems"]["first"]
+
+
+def test_a_missing_column_and_nulls(folder):
+    assert "has no column 'body'; its columns are text, other" in run(folder / "some.parquet", "-f", "body").stderr
+    table = pyarrow.table({"text": [LOOP, None, LOOP]})
+    pyarrow.parquet.write_table(table, folder / "null.parquet")
+    done = run(folder / "null.parquet", "--json")
+    assert done.returncode == 3
+    assert "null.parquet:2: there is no field 'text'" in done.stderr
+    assert json.loads(done.stdout)["flagged"] == 2
+
+
+def test_a_folder_is_named(folder):
+    assert "Is a directory" in run(folder).stderr
+
+
+def test_the_size_of_a_record_is_bounded(folder):
+    (folder / "wide.jsonl").write_bytes(lines(FINE, "x" * 5_000, LOOP, "y" * 5_000))
+    (folder / "wide.txt").write_text("z" * 5_000)
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["x" * 5_000, LOOP]}), folder / "wide.parquet")
+    done = run(*(folder / f"wide.{end}" for end in ("jsonl", "txt", "parquet")), "--max-record", 1_000, "--json")
+    assert done.returncode == 3
+    found = json.loads(done.stdout)
+    assert (found["documents"], found["flagged"]) == (3, 2)
+    places = [(os.path.basename(one["source"]), one["line"]) for one in found["problems"]["first"]]
+    assert places == [("wide.jsonl", 2), ("wide.jsonl", 4), ("wide.txt", None), ("wide.parquet", 1)]
+    assert all("longer than 1,000 bytes; raise --max-record" in one["message"] for one in found["problems"]["first"])
+
+
+def test_many_problems_are_counted_and_not_all_shown(folder):
+    (folder / "bad.jsonl").write_bytes(b"{\n" * 500)
+    done = run(folder / "bad.jsonl", "--json", "--out", folder / "out.jsonl")
+    assert len(done.stderr.splitlines()) == 21
+    assert json.loads(done.stdout)["problems"]["count"] == 500
+    assert len((folder / "out.jsonl").read_text().splitlines()) == 500
+
+
+def test_the_exit_code_says_what_was_asked(folder):
+    loops, fine = folder / "some.jsonl", folder / "fine.md"  # 2 of 4; none
+    assert run(loops).returncode == 0
+    assert run(loops, "--fail-if-any").returncode == 1
+    assert run(fine, "--fail-if-any").returncode == 0
+    assert run(loops, "--fail-over", 0.49).returncode == 1
+    assert run(loops, "--fail-over", 0.5).returncode == 0
+    assert run(fine, folder / "gone", "--fail-if-any").returncode == 3
+    assert run(loops, folder / "gone", "--fail-if-any").returncode == 1
+
+
+def test_limits(folder):
+    (folder / "rule.txt").write_text("-" * 50)
+    assert summary(folder / "rule.txt", folder / "loop.txt", "--min-copies", 51)["flagged"] == 0
+    assert summary(folder / "rule.txt", folder / "loop.txt", "--min-length", 50)["flagged"] == 2
+    assert summary(folder / "rule.txt", folder / "loop.txt", "--min-length", 201)["flagged"] == 0
+
+
+def test_results_on_disk(folder):
+    out = folder / "out.jsonl"
+    run(folder / "some.jsonl", "--out", out)
+    assert [row["line"] for row in rows_of(out)] == [2, 4]
+    run(folder / "some.jsonl", "--out", out, "--every")
+    assert [len(row["verdicts"]) for row in rows_of(out)] == [0, 1, 0, 1]
+    assert not list(folder.glob("*.part"))
+    content = (folder / "some.jsonl").read_bytes()
+    assert run(folder / "some.jsonl", "--out", folder / "some.jsonl").returncode == 2
+    assert (folder / "some.jsonl").read_bytes() == content
+
+
+def test_more_processes_give_the_same(folder):
+    (folder / "many.jsonl").write_bytes(b"".join(lines(FINE, LOOP * (n % 7), "x" * 20_000) for n in range(200)))
+    (folder / "some.jsonl").write_bytes(lines(LOOP) + b"{\n" + lines(LOOP))
+    results = []
+    for workers in (1, 3):
+        out = folder / f"out{workers}.jsonl"
+        done = run(folder / "many.jsonl", folder / "some.jsonl", "-w", workers, "-o", out, "--every", "--json")
+        assert done.returncode == 3
+        results.append((done.stdout, done.stderr, out.read_text()))
+    assert results[0] == results[1]
+
+
+def judge_first_loop_only(request: dict, _: int) -> tuple:
+    return verdict(json.dumps(LOOP)[1:-1] * 2 in request["messages"][1]["content"])
+
+
+def test_the_judge(folder, tmp_path):
+    with serve(judge_first_loop_only) as server:
+        given = ("--judge-url", server.url, "--judge-model", "m", "--judge-cache", tmp_path / "cache.db")
+        given += ("--judge-prices", "1,10")
+        environment = {"OPENAI_API_KEY": KEY}
+        found = summary(folder / "some.jsonl", *given, "-o", folder / "out.jsonl", **environment)
+        assert len(server.requests) == 2  # the flagged ones
+        assert found["judge"] == {"asked": 2, "loop": 1, "no loop": 1, "unknown": 0}
+        assert found["dual"] == {"loop": 1, "unknown": 0, "share": 0.25}
+        assert found["usage"]["cost"] == pytest.approx(200e-6 + 200e-6)
+        rows = rows_of(folder / "out.jsonl")
+        assert [(row["line"], row["judge"]["loop"], row["dual"]) for row in rows] == [
+            (2, True, True),
+            (4, False, False),
+        ]
+        again = run(folder / "some.jsonl", *given, **environment)
+        assert len(server.requests) == 2
+        assert "2 cached" in again.stdout
+        assert "both (dual)" in again.stdout
+        found = summary(folder / "some.jsonl", *given, "--judge", "all", **environment)
+        assert len(server.requests) == 3  # the fine text, which is there twice
+        assert found["judge"] == {"asked": 4, "loop": 1, "no loop": 3, "unknown": 0}
+        assert KEY in server.headers[0]["authorization"]
+
+
+def test_a_judge_without_an_answer_is_unknown(folder):
+    with serve(lambda *_: (401, {"error": {"message": f"bad key {KEY}"}})) as server:
+        given = ("--judge-url", server.url, "--judge-model", "m", "-o", folder / "out.jsonl")
+        found = summary(folder / "some.jsonl", *given, "--fail-if-any", code=3, OPENAI_API_KEY=KEY)
+    assert found["judge"]["unknown"] == found["dual"]["unknown"] == 2
+    written = (folder / "out.jsonl").read_text()
+    assert [json.loads(line)["dual"] for line in written.splitlines()] == [None, None]
+    assert "bad key ***" in written
+    assert KEY not in written
+
+
+BAD = {
+    "unknown criterion": (("--criterion", "tandme"), "criterion = 'tandme': must be one of 'tandem'"),
+    "too few copies": (("--min-copies", "1"), "min_copies = 1.0: must be a finite number from 2"),
+    "NaN copies": (("--min-copies", "nan"), "min_copies = nan"),
+    "no length": (("--min-length", "0"), "min_length = 0"),
+    "unknown format": (("--format", "csv"), "format = 'csv'"),
+    "empty field": (("--field", "a..b"), "field = 'a..b'"),
+    "record too large": (("--max-record", 2**40), "max_record"),
+    "no workers": (("--workers", "0"), "workers = 0"),
+    "workers and Ray": (("--ray", "--workers", "2"), "exclude each other"),
+    "Ray address": (("--ray-address", "127.0.0.1:1"), "cannot be reached"),
+    "a judge without a model": (("--judge-url", "http://localhost"), "need --judge-model"),
+    "a judge at no address": (("--judge-url", "localhost", "--judge-model", "m"), "http://localhost:8000/v1"),
+    "prices": (("--judge-model", "m", "--judge-prices", "much"), "two numbers, as 2.5,10"),
+    "judge": (("--judge", "some"), "flagged or all"),
+    "out": (("--out", "no/such/folder/out.jsonl"), "cannot be written"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_arguments_are_one_line_and_exit_code_2(folder, name):
+    arguments, message = BAD[name]
+    done = run(folder / "some.jsonl", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_limits_without_the_criterion_they_belong_to():
+    with pytest.raises(LZPenaltyError, match="which is not asked for"):
+        Scan(criteria=(), limits=Scan().limits.__class__(min_copies=9))
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "file"), [("pyarrow", "detect", "some.parquet"), ("pyarrow", "detect", "x.zst")]
+)
+def test_without_a_library_it_says_what_to_install(folder, module, extra, file):
+    (folder / "x.zst").write_bytes(b"")
+    hidden = f"import sys; sys.modules[{module!r}] = None; sys.argv = ['lz-penalty', 'detect', {str(folder / file)!r}]"
+    code = hidden + "; from lz_penalty.cli import main; main()"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert shown.returncode == 2
+    assert shown.stderr.strip() == f"lz-penalty: this needs {module}: pip install 'lz-penalty[{extra}]'"
+
+
+parts = st.lists(
+    st.sampled_from([b"\n", b"\r\n", b" \n", b'{"text": "a"}\n', b"{\n", b"x" * 30 + b"\n", b"z" * 90 + b"\n"])
+)
+
+
+@given(parts, st.sampled_from([b"", b"{}", b"y" * 70]), st.integers(1, 50))
+def test_pieces_make_the_whole(tmp_path_factory, parts, tail, size):
+    """Lines read span by span are the lines of the file, each once, with numbers that add up."""
+    file = tmp_path_factory.mktemp("pieces") / "x.jsonl"
+    content = b"".join(parts) + tail
+    file.write_bytes(content)
+    reading = Reading(max_record=40)
+    whole = [one for one in read(str(file), reading) if one.line is not None]
+    found, before = [], 0
+    for start in range(0, len(content), size):
+        lines = list(read(str(file), reading, span=Span(start, min(start + size, len(content)))))
+        found += [
+            type(one)(one.source, one.line + before, one.message if isinstance(one, Problem) else one.data)
+            for one in lines
+        ]
+        before += lines[-1].line if lines else 0
+    assert [one for one in found if isinstance(one, Problem) or not one.blank] == whole
+    assert before == len(content.splitlines()) == content.count(b"\n") + bool(tail)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_text_or_a_problem(data):
+    for line in (None, 3):
+        found = decode(Record("x", line, data), Reading())
+        assert isinstance(found, Problem) or (line is None and found == data.decode("utf-8-sig"))
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    (tmp_path / "x.jsonl").write_bytes(b"\xef\xbb\xbf" + lines("ab"))
+    (tmp_path / "x.txt").write_bytes(b"\xef\xbb\xbfab")
+    results = list(scan([str(tmp_path / "x.jsonl"), str(tmp_path / "x.txt")], Scan()))
+    assert [one.characters for one in results] == [2, 2]
+    assert all(isinstance(one, Document) for one in results)
+
+
+def test_the_bar_sees_every_byte(folder):
+    seen = []
+    for name in ("some.jsonl", "loop.txt"):
+        list(scan([str(folder / name)], Scan(), tick=seen.append))
+    assert sum(seen) == sum((folder / name).stat().st_size for name in ("some.jsonl", "loop.txt"))
