@@ -5,6 +5,28 @@
 
 from __future__ import annotations
 
-from lz_penalty.detection.tandem import Repetition, find_repetition, find_repetitions, is_degenerate, is_loop
+from lz_penalty.detection.drift import Drift, find_drift
+from lz_penalty.detection.tandem import (
+    Repetition,
+    find_repetition,
+    find_repetitions,
+    is_degenerate,
+    is_endless,
+    is_loop,
+)
+from lz_penalty.detection.tolerant import CounterRun, EditedRun, find_counter, find_edited
 
-__all__ = ["Repetition", "find_repetition", "find_repetitions", "is_degenerate", "is_loop"]
+__all__ = [
+    "CounterRun",
+    "Drift",
+    "EditedRun",
+    "Repetition",
+    "find_counter",
+    "find_drift",
+    "find_edited",
+    "find_repetition",
+    "find_repetitions",
+    "is_degenerate",
+    "is_endless",
+    "is_loop",
+]

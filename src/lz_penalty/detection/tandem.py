@@ -14,14 +14,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lz_penalty.checks import integer, real
+from lz_penalty.checks import boolean, integer, real
 from lz_penalty.errors import LZPenaltyError, show
 
-__all__ = ["Items", "Repetition", "as_array", "find_repetition", "find_repetitions", "is_degenerate", "is_loop"]
+__all__ = [
+    "Items",
+    "Repetition",
+    "as_array",
+    "find_repetition",
+    "find_repetitions",
+    "is_degenerate",
+    "is_endless",
+    "is_loop",
+]
 
 DEGENERATE_COPIES = 20  # the paper's threshold
 LOOP_COPIES = 5
 LOOP_LENGTH = 60
+ENDLESS_TOKENS = 80  # these two: docs/detection.md
+ENDLESS_CHARACTERS = 300
 
 Items = Sequence[int] | npt.NDArray[np.integer[Any]] | str | bytes
 
@@ -48,7 +59,7 @@ class Repetition:
 
 
 def find_repetition(
-    sequence: Items, *, min_copies: float = LOOP_COPIES, min_length: int = LOOP_LENGTH
+    sequence: Items, *, min_copies: float = LOOP_COPIES, min_length: int = LOOP_LENGTH, at_end: bool = False
 ) -> Repetition | None:
     """The longest of `find_repetitions`: ties go to the earliest.
 
@@ -61,14 +72,14 @@ def find_repetition(
     >>> find_repetition("one two three") is None
     True
     """
-    found = _runs(sequence, min_copies, min_length)
+    found = _runs(sequence, min_copies, min_length, at_end)
     if not found:
         return None
     return _repetition(sequence, *min(found, key=lambda run: (run[0] - run[2], run[0])))
 
 
 def find_repetitions(
-    sequence: Items, *, min_copies: float = LOOP_COPIES, min_length: int = LOOP_LENGTH
+    sequence: Items, *, min_copies: float = LOOP_COPIES, min_length: int = LOOP_LENGTH, at_end: bool = False
 ) -> list[Repetition]:
     """All stretches of adjacent copies of one unit that cannot be made longer, in the order of their starts.
 
@@ -88,23 +99,26 @@ def find_repetitions(
         min_copies: a real number, at least 2; the last copy counts by the part of it that is there. Below 3 the search
             takes several times as long.
         min_length: items that the stretch must have in all.
+        at_end: only stretches that reach the end of the sequence: what follows the others has ended them.
 
     >>> [(r.start, r.length, r.unit) for r in find_repetitions("-----+-----+-----", min_copies=2, min_length=5)]
     [(0, 17, '-----+'), (0, 5, '-'), (6, 5, '-'), (12, 5, '-')]
     """
-    found = _runs(sequence, min_copies, min_length)
+    found = _runs(sequence, min_copies, min_length, at_end)
     return [_repetition(sequence, *run) for run in sorted(found, key=lambda run: (run[0], -run[2]))]
 
 
-def _runs(sequence: Items, min_copies: float, min_length: int) -> list[tuple[int, int, int]]:
+def _runs(sequence: Items, min_copies: float, min_length: int, at_end: bool) -> list[tuple[int, int, int]]:
     min_copies = real(2, 1_000_000)("min_copies", min_copies)
     min_length = integer(1, 2**31 - 1)("min_length", min_length)
+    at_end = boolean("at_end", at_end)
     items = as_array(sequence)
     if len(items) < max(2, min_length):
         return []
     from lz_penalty.detection import runs  # brings Numba
 
-    return runs.find_runs(items, min_copies, min_length)
+    found = runs.find_runs(items, min_copies, min_length)
+    return [run for run in found if run[2] == len(items)] if at_end else found
 
 
 def _repetition(sequence: Any, start: int, period: int, end: int) -> Repetition:
@@ -137,6 +151,19 @@ def is_loop(sequence: Items) -> bool:
     (True, False)
     """
     return find_repetition(sequence, min_copies=LOOP_COPIES, min_length=LOOP_LENGTH) is not None
+
+
+def is_endless(sequence: Items) -> bool:
+    """Whether the sequence ends inside a loop: 5 copies or more, up to its end, of 80 token ids or 300 characters.
+
+    The verdict `tandem`. A table, a matrix or a list may repeat as much, but is closed; a loop runs until it is cut off.
+    The numbers are chosen so that nothing legitimate in the labelled set is flagged (docs/detection.md).
+
+    >>> is_endless("[" + "0, " * 200), is_endless("[" + "0, " * 200 + "0]")
+    (True, False)
+    """
+    least = ENDLESS_CHARACTERS if isinstance(sequence, (str, bytes)) else ENDLESS_TOKENS
+    return find_repetition(sequence, min_copies=LOOP_COPIES, min_length=least, at_end=True) is not None
 
 
 def as_array(sequence: Items) -> npt.NDArray[Any]:
