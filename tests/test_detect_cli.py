@@ -20,7 +20,7 @@ from lz_penalty import LZPenaltyError
 from lz_penalty.detection.records import Problem, Reading, Record, Span, decode, read
 from lz_penalty.detection.scan import Document, Scan, scan
 
-LOOP = "No! " * 50
+LOOP = "No! " * 100
 FINE = "A text that says one thing after another and then ends."
 KEY = "sk-test-0123456789abcdef"
 
@@ -73,15 +73,15 @@ def test_every_kind_of_file_at_once(folder):
     found = summary(*(folder / name for name in ("loop.txt", "fine.md", "some.jsonl", "some.parquet")))
     assert (found["documents"], found["flagged"], found["problems"]["count"]) == (9, 5, 0)
     assert found["share"] == found["criteria"]["tandem"]["share"] == 5 / 9
-    assert found["criteria"]["tandem"]["wasted"] == 4 * (200 - 4) + (400 - 4)
-    assert found["characters"] == 4 * 200 + 400 + 4 * len(FINE)
+    assert found["criteria"]["tandem"]["wasted"] == 4 * (400 - 4) + (800 - 4)
+    assert found["characters"] == 4 * 400 + 800 + 4 * len(FINE)
     worst = found["worst"]
     assert [(one["source"], one["line"]) for one in worst[:2]] == [
         (str(folder / "some.jsonl"), 2),
         (str(folder / "loop.txt"), None),
     ]
     assert worst[0]["verdicts"][0] == {
-        "criterion": "tandem", "start": 0, "length": 400, "copies": 100.0, "unit": "No! ", "wasted": 396,
+        "criterion": "tandem", "start": 0, "length": 800, "copies": 200.0, "unit": "No! ", "wasted": 796,
         "unit_length": 4,
     }  # fmt: skip
 
@@ -236,9 +236,47 @@ def test_the_exit_code_says_what_was_asked(folder):
 
 def test_limits(folder):
     (folder / "rule.txt").write_text("-" * 50)
-    assert summary(folder / "rule.txt", folder / "loop.txt", "--min-copies", 51)["flagged"] == 0
-    assert summary(folder / "rule.txt", folder / "loop.txt", "--min-length", 50)["flagged"] == 2
-    assert summary(folder / "rule.txt", folder / "loop.txt", "--min-length", 201)["flagged"] == 0
+    files = folder / "rule.txt", folder / "loop.txt"
+    assert summary(*files)["flagged"] == 1
+    assert summary(*files, "--min-copies", 101)["flagged"] == 0
+    assert summary(*files, "--min-length", 50)["flagged"] == 2
+    assert summary(*files, "--min-length", 401)["flagged"] == 0
+
+
+def test_a_loop_that_ended_counts_where_it_is_asked_for(folder):
+    (folder / "ended.txt").write_text(f"{LOOP}{FINE}")
+    (folder / "newline.txt").write_text(f"{FINE}{LOOP}\n")  # the last newline is the file's
+    assert summary(folder / "ended.txt", folder / "newline.txt")["flagged"] == 1
+    assert summary(folder / "ended.txt", folder / "newline.txt", "--anywhere")["flagged"] == 2
+
+
+OTHERS = {
+    "drift": "".join(f"{word}! " * 12 for word in ("Look", "This", "Third", "We", "Non", "Well")),
+    "counter": "".join(f"Step {number}: check it again. " for number in range(17, 60)),
+    "edited": "".join(
+        f"and the one who said it went {word} to the old house by the sea, " for word in "abcdefghijklmnopqrstuvwx"
+    ),
+    "tandem": LOOP,
+}
+
+
+def test_every_criterion_by_name(folder):
+    for name, text in OTHERS.items():
+        (folder / f"{name}.txt").write_text(text)
+    named = [option for name in OTHERS for option in ("-c", name)]
+    files = [folder / f"{name}.txt" for name in OTHERS]
+    summary(*files, folder / "fine.md", *named, "-o", folder / "out.jsonl", "--every")
+    found = {
+        os.path.basename(row["source"]): {one["criterion"]: one for one in row["verdicts"]}
+        for row in rows_of(folder / "out.jsonl")
+    }
+    assert found.pop("fine.md") == {}
+    for name, text in OTHERS.items():
+        mine = found[f"{name}.txt"][name]
+        assert 0 <= mine["start"] <= mine["start"] + mine["length"] <= len(text)
+        assert mine["copies"] >= 5
+        assert mine["wasted"] is None if name == "paper20" else 0 < mine["wasted"] < mine["length"]
+    assert "tandem" not in {criterion for name in OTHERS if name != "tandem" for criterion in found[f"{name}.txt"]}
 
 
 def test_results_on_disk(folder):
@@ -379,7 +417,9 @@ def test_pieces_make_the_whole(tmp_path_factory, parts, tail, size):
 def test_any_bytes_are_text_or_a_problem(data):
     for line in (None, 3):
         found = decode(Record("x", line, data), Reading())
-        assert isinstance(found, Problem) or (line is None and found == data.decode("utf-8-sig"))
+        if not isinstance(found, Problem):
+            assert line is None
+            assert data.decode("utf-8-sig") in (found, found + "\n", found + "\r\n")
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path):

@@ -30,10 +30,11 @@ LOOPS, UNREAD = 1, 3  # exit codes
 def detect(
     paths: list[str] = typer.Argument(..., metavar="PATH...", help="Files; `-` is standard input."),
     criterion: list[str] = typer.Option(
-        ["tandem"], "--criterion", "-c", help="tandem, paper20, drift, counter; may recur."
+        ["tandem"], "--criterion", "-c", help="tandem, paper20, drift, counter, edited; may recur."
     ),
     min_copies: float = typer.Option(None, help="tandem: copies in a row."),
     min_length: int = typer.Option(None, help="tandem: characters of all copies together."),
+    anywhere: bool = typer.Option(False, "--anywhere", help="tandem, counter, edited: not only at the end of a text."),
     format: str = typer.Option("auto", help="text (a document per file), jsonl, parquet; auto goes by the name."),
     field: str = typer.Option(
         "text", "--field", "-f", help="Field or column with the text, as choices.0.message.content."
@@ -68,13 +69,9 @@ def detect(
     if judge not in ("flagged", "all"):
         raise bad_value("judge", judge, "flagged or all")
     asked = _judge(judge_model, judge_url, judge_key_variable, judge_cache, judge_prices, judge_concurrency)
-    given = {"min_copies": min_copies, "min_length": min_length}
+    given = {"min_copies": min_copies, "min_length": min_length, "at_end": False if anywhere else None}
     limits = Limits(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     what = Scan(tuple(dict.fromkeys(criterion)), limits, Reading(format, field, max_record), judge if asked else "none")
-    if any(value is not None for value in given.values()) and "tandem" not in what.criteria:
-        raise LZPenaltyError(
-            "--min-copies and --min-length are limits of the criterion tandem, which is not asked for."
-        )
     if (ray or ray_address) and workers != 1:
         raise LZPenaltyError("--workers and --ray exclude each other: Ray has workers of its own.")
     summary = Summary(what.criteria, worst)

@@ -264,7 +264,7 @@ def decode(record: Record, reading: Reading) -> str | Problem:
             line = record.line or record.data.count(b"\n", 0, error.start) + 1
             return Problem(record.source, line, f"not UTF-8 (byte {record.data[error.start]:#04x}); convert the file.")
         if record.line is None:
-            return text
+            return text.removesuffix("\r\n" if text.endswith("\r\n") else "\n")  # it ends the file, not the text
         try:
             found = json.loads(text)
         except (ValueError, RecursionError) as error:

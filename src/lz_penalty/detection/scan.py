@@ -44,7 +44,7 @@ class Scan:
             choice(*CRITERIA)("criterion", name)
         real(2, 1_000_000)("min_copies", self.limits.min_copies)
         integer(1, 2**31 - 1)("min_length", self.limits.min_length)
-        if self.limits != Limits() and "tandem" not in self.criteria:
+        if replace(self.limits, at_end=True) != Limits() and "tandem" not in self.criteria:
             raise LZPenaltyError(
                 "min_copies and min_length are limits of the criterion tandem, which is not asked for."
             )

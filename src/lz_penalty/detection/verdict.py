@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lz_penalty.detection.tandem import LOOP_COPIES, LOOP_LENGTH, find_repetition
+from lz_penalty.detection.drift import find_drift
+from lz_penalty.detection.tandem import ENDLESS_CHARACTERS, LOOP_COPIES, find_repetition
+from lz_penalty.detection.tolerant import CounterRun, EditedRun, find_counter, find_edited
 
 __all__ = ["CRITERIA", "Limits", "Verdict", "dual"]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When copies in a row count as a loop; the other criteria have limits of their own."""
+    """When repetition counts as a loop; by default, what docs/detection.md gives the rates for.
+
+    Args:
+        min_copies, min_length: copies in a row and characters of them, of `tandem`; the others have their own.
+        at_end: whether the copies must reach the end of the text: of `tandem`, `counter` and `edited`.
+    """
 
     min_copies: float = LOOP_COPIES
-    min_length: int = LOOP_LENGTH
+    min_length: int = ENDLESS_CHARACTERS
+    at_end: bool = True
 
 
 @dataclass(frozen=True)
@@ -41,14 +49,48 @@ class Verdict:
 
 def tandem(text: str, limits: Limits) -> Verdict | None:
     """Copies of one unit in a row."""
-    found = find_repetition(text, min_copies=limits.min_copies, min_length=limits.min_length)
+    found = find_repetition(text, min_copies=limits.min_copies, min_length=limits.min_length, at_end=limits.at_end)
     if found is None:
         return None
     wasted = found.length - found.period
     return Verdict("tandem", found.start, found.length, found.copies, str(found.unit), wasted)
 
 
-CRITERIA: dict[str, Callable[[str, Limits], Verdict | None]] = {"tandem": tandem}
+def drift(text: str, _: Limits) -> Verdict | None:
+    """Runs of several units, one after another; the first copy of each run is not wasted."""
+    found = find_drift(text)
+    if found is None:
+        return None
+    units = " | ".join(dict.fromkeys(str(run.unit) for run in found.runs))
+    copies = sum(run.copies for run in found.runs)
+    length = found.end - found.start
+    wasted = sum(run.length - run.period for run in found.runs)
+    return Verdict("drift", found.start, length, copies, units, min(wasted, length))  # runs may overlap by a little
+
+
+def counter(text: str, limits: Limits) -> Verdict | None:
+    """Copies in a row that differ by numbers that grow steadily."""
+    return _of_run("counter", find_counter(text, at_end=limits.at_end))
+
+
+def edited(text: str, limits: Limits) -> Verdict | None:
+    """Copies in a row in which a word changes now and then."""
+    return _of_run("edited", find_edited(text, at_end=limits.at_end))
+
+
+def _of_run(name: str, found: CounterRun | EditedRun | None) -> Verdict | None:
+    if found is None:
+        return None
+    length = found.end - found.start
+    return Verdict(name, found.start, length, found.copies, found.unit, length - len(found.unit))
+
+
+CRITERIA: dict[str, Callable[[str, Limits], Verdict | None]] = {
+    "tandem": tandem,
+    "drift": drift,
+    "counter": counter,
+    "edited": edited,
+}
 
 
 def dual(exact: bool, judged: bool | None) -> bool | None:

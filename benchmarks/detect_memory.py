@@ -1,0 +1,107 @@
+"""What `lz-penalty detect` needs for a JSON lines file of 1 GB: `python benchmarks/detect_memory.py`.
+
+Makes the file in a temporary folder, runs the command as a process of its own, and writes its peak memory and its speed
+to results/detect_memory.json. Documents are of 0.2 to 200 kB of words drawn from a word list, each tenth ends in a loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:] = [path for path in sys.path if Path(path).resolve() != ROOT / "benchmarks"]
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+from benchmarks.workload import RESULTS, machine  # noqa: E402
+
+LIMIT = 500 * 10**6
+SIZES = (200, 2_000, 20_000, 200_000)
+
+
+def texts(seed: int = 0):
+    """Endless documents; made from a few long strings of words, so that making them does not take longer than reading."""
+    draw = random.Random(seed)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = ["".join(draw.choices(letters, k=draw.randint(2, 9))) for _ in range(5_000)]
+    long = " ".join(draw.choices(words, k=1_000_000))
+    for number in range(10**9):
+        size = draw.choice(SIZES)
+        start = draw.randrange(len(long) - size)
+        text = long[start : start + size]
+        if number % 10 == 0:
+            unit = text[: draw.randint(5, 80)]
+            text = text[: size // 2] + unit * (size // 2 // len(unit) + 20)
+        yield text
+
+
+def make(file: Path, size: int) -> dict[str, int]:
+    written = documents = 0
+    with open(file, "w", encoding="utf-8") as out:
+        for number, text in enumerate(texts()):
+            written += out.write(json.dumps({"id": number, "text": text}) + "\n")
+            documents += 1
+            if written >= size:
+                return {"bytes": written, "documents": documents}
+    raise AssertionError
+
+
+def measure(command: list[str]) -> tuple[dict, float, int]:
+    """The command's answer, its seconds and the peak memory of the largest of its processes, in bytes."""
+    begin = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    answer = json.load(process.stdout)
+    _, status, usage = os.wait4(process.pid, 0)  # the usage of this child alone
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return answer, time.perf_counter() - begin, usage.ru_maxrss * 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=1_000)
+    parser.add_argument("--dry", action="store_true", help="show, and leave the results file alone")
+    given = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "outputs.jsonl"
+        made = make(file, given.megabytes * 10**6)
+        for options in ([], ["-c", "tandem", "-c", "drift", "-c", "counter", "-c", "edited"]):
+            command = [sys.executable, "-m", "lz_penalty", "detect", str(file), "--json", *options]
+            answer, seconds, peak = measure(command)
+            assert answer["documents"] == made["documents"]
+            rows.append(
+                {
+                    "options": " ".join(options),
+                    "seconds": seconds,
+                    "megabytes_per_second": made["bytes"] / 1e6 / seconds,
+                    "peak_megabytes": peak / 1e6,
+                    "flagged": answer["flagged"],
+                }
+            )
+            if given.dry:
+                break
+    table = Table("options", "MB/s", "peak memory", f"under {LIMIT // 10**6} MB", "flagged")
+    for row in rows:
+        holds = "holds" if row["peak_megabytes"] * 1e6 < LIMIT else "FAILS"
+        speed, peak_memory = f"{row['megabytes_per_second']:.1f}", f"{row['peak_megabytes']:.0f} MB"
+        table.add_row(row["options"], speed, peak_memory, holds, f"{row['flagged']:,}")
+    Console().print(table)
+    if not given.dry:
+        out = {"machine": machine(), "limit_megabytes": LIMIT // 10**6, **made, "rows": rows}
+        (RESULTS / "detect_memory.json").write_text(json.dumps(out, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
