@@ -8,6 +8,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import labelled_tables
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -140,7 +142,8 @@ def main() -> None:
         ROOT / "docs" / "transformers.md",
         ROOT / "docs" / "choosing.md",
     )
-    fresh = {path: path.read_text() for path in (readme, transformers, choosing)}
+    detection = ROOT / "docs" / "detection.md"
+    fresh = {path: path.read_text() for path in (readme, transformers, choosing, detection)}
     old = dict(fresh)
     compared, swept = results("compare.json"), results("sweep.json")
     fresh[readme] = replaced(fresh[readme], "compare", [*comparison(compared), "", *about_comparison(compared)])
@@ -148,6 +151,9 @@ def main() -> None:
     fresh[choosing] = replaced(fresh[choosing], "sweep", [*comparison(swept), "", *about_comparison(swept)])
     fresh[readme] = replaced(fresh[readme], "costs", [*gpu(results("h200.json")), "", *cpu(results("cpu.json"))])
     fresh[transformers] = replaced(fresh[transformers], "overhead", overhead(results("overhead.json")))
+    for table in ("rates", "fresh", "paper20", "thresholds"):
+        lines = getattr(labelled_tables, table)(results("labelled.json"))
+        fresh[detection] = replaced(fresh[detection], table, lines)
     if "--check" in sys.argv:
         stale = [path.name for path in fresh if fresh[path] != old[path]]
         sys.exit(

@@ -45,6 +45,12 @@ def read() -> list[dict[str, Any]]:
 
 def documents() -> Iterator[dict[str, Any]]:
     """All documents, in order."""
+    yield from generated()
+    yield from _model_outputs()
+
+
+def generated(first: int = 0) -> Iterator[dict[str, Any]]:
+    """The documents that generators write, each category's from this number on: 0 is the set, others are fresh."""
     for module, table, label in (
         (structured, structured.CATEGORIES, "legitimate"),
         (program_text, program_text.CATEGORIES, "legitimate"),
@@ -52,16 +58,15 @@ def documents() -> Iterator[dict[str, Any]]:
         (prose, prose.INTENDED, "asked for"),
     ):
         for category, (group, write, count) in table.items():
-            for number in range(count):
+            for number in range(first, first + count):
                 text = write(_rng(category, number))
                 source = f"generated: {module.__name__}.{write.__name__}"
                 yield _document(category, number, group, label, None, None, source, text)
     for category, (kind, make, count) in loops.CATEGORIES.items():
-        for number in range(count):
+        for number in range(first, first + count):
             text, onset = make(_rng(f"loop {category}", number))
             source = f"generated: {loops.__name__}.{make.__name__}"
             yield _document(f"{category} loop", number, "made loops", "loop", kind, onset, source, text)
-    yield from _model_outputs()
 
 
 def _model_outputs() -> Iterator[dict[str, Any]]:
