@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from lz_penalty.detection.drift import Drift, find_drift
+from lz_penalty.detection.online import RepetitionDetector, repetition_at_end, stop_on_repetition
 from lz_penalty.detection.tandem import (
     Repetition,
     find_repetition,
@@ -21,6 +22,7 @@ __all__ = [
     "Drift",
     "EditedRun",
     "Repetition",
+    "RepetitionDetector",
     "find_counter",
     "find_drift",
     "find_edited",
@@ -29,4 +31,6 @@ __all__ = [
     "is_degenerate",
     "is_endless",
     "is_loop",
+    "repetition_at_end",
+    "stop_on_repetition",
 ]
