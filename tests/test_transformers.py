@@ -1,13 +1,15 @@
 """The transformers plug-in in the real engine, on the bundled model, against a plain loop with the reference."""
 
+import copy
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from cases import settings_of
-from greedy import PRESETS, assert_same, cut, exempt, generate, left_padded, plain_loop
-from transformers import GenerationConfig
+from greedy import NEW, PRESETS, assert_same, cut, exempt, generate, left_padded, plain_loop
+from transformers import AddedToken, CompileConfig, GenerationConfig
 
 from lz_penalty import LZPenaltyConfig, LZPenaltyError, bundled_model, reference
 from lz_penalty.engines import transformers as lz
@@ -55,6 +57,31 @@ def test_pad_token_that_is_the_end_token_is_stripped_only_in_front(model):
     assert not scores.any()  # a copy was returned
 
 
+def test_rows_of_pads_alone_and_empty_rows_are_left_as_they_are():
+    scores = torch.randn(2, 16, generator=torch.Generator().manual_seed(0))
+    pads = torch.zeros(2, 60, dtype=torch.int64)
+    for processor in (
+        LZPenaltyLogitsProcessor(LZPenaltyConfig.guarded(), pad_token_id=0),
+        LZPenaltyLogitsProcessor(LZPenaltyConfig.guarded(), attention_mask=torch.zeros(2, 60)),
+        LZPenaltyLogitsProcessor(LZPenaltyConfig.sglang(), prompt_length=60),
+    ):
+        assert torch.equal(processor(pads, scores), scores)
+    assert torch.equal(LZPenaltyLogitsProcessor(LZPenaltyConfig(), 0)(pads[:, :0], scores), scores)
+    assert not torch.equal(LZPenaltyLogitsProcessor(LZPenaltyConfig.guarded())(pads, scores), scores)
+
+
+def test_the_mask_tells_padding_whatever_token_it_is():
+    rows = [[5, 6, 0, 5, 6], [5, 5, 5, 6, 5]]
+    want = [reference.penalise([0.0] * 16, row, strength=1.0, buffer_size=2) for row in (rows[0][2:], rows[1])]
+    mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+    processor = LZPenaltyLogitsProcessor(LZPenaltyConfig(buffer_size=2, strength=1.0), attention_mask=mask)
+    beams = processor(torch.tensor([rows[0], rows[0], rows[1], rows[1]]), torch.zeros(4, 16))
+    for got, i in zip(beams, (0, 0, 1, 1), strict=True):
+        assert got.tolist() == pytest.approx(want[i])
+    with pytest.raises(LZPenaltyError, match="attention_mask has 2 rows and the scores 3"):
+        processor(torch.zeros(3, 5, dtype=torch.int64), torch.zeros(3, 16))
+
+
 def test_prompt_left_out(model, tokenizer, prompts):
     config = LZPenaltyConfig.sglang(strength=0.4)
     with pytest.raises(LZPenaltyError, match="prompt_length"):
@@ -63,6 +90,8 @@ def test_prompt_left_out(model, tokenizer, prompts):
     processor = LZPenaltyLogitsProcessor(config, tokenizer=tokenizer, prompt_length=len(prompt))
     want, margins = plain_loop(model, prompt, exempt(config, tokenizer))
     assert_same(cut(generate(model, [prompt], processor)[0], len(prompt)), want, margins)
+    with pytest.raises(LZPenaltyError, match="the input has 12 tokens only"):
+        generate(model, [prompts[0]], processor)
 
 
 def test_assisted_and_prompt_lookup_decoding(model, tokenizer, prompts):
@@ -74,11 +103,54 @@ def test_assisted_and_prompt_lookup_decoding(model, tokenizer, prompts):
             assert_same(cut(out[0], len(prompt)), want, margins)
 
 
-def test_static_cache(model, tokenizer, prompts):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_static_cache(model, tokenizer, prompts, compiled):
+    """With `compiled`, each step of the model runs as graphs that torch.compile made; the processor stays outside."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    how = {"cache_implementation": "static", "disable_compile": not compiled}
+    if compiled:
+        how["compile_config"] = CompileConfig(backend=backend, mode=None)
+        how["compile_config"]._compile_all_devices = True  # transformers compiles on a GPU only, otherwise
     processor = LZPenaltyLogitsProcessor(PRESETS["guarded"], tokenizer=tokenizer)
     want, margins = plain_loop(model, prompts[1], exempt(PRESETS["guarded"], tokenizer))
-    out = generate(model, [prompts[1]], processor, cache_implementation="static", disable_compile=True)
+    try:
+        out = generate(model, [prompts[1]], processor, **how)
+    finally:
+        torch.compiler.reset()
     assert_same(cut(out[0], len(prompts[1])), want, margins)
+    assert bool(graphs) == compiled
+
+
+def test_inside_a_compiled_function(tokenizer):
+    """A graph break: the penalty is computed anew in every call, and equal."""
+    processor = LZPenaltyLogitsProcessor(LZPenaltyConfig.guarded(buffer_size=4, strength=1.0), tokenizer=tokenizer)
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    def step(ids, scores):
+        return processor(ids, scores * 2) + 1
+
+    compiled = torch.compile(step, backend=backend)
+    generator = torch.Generator().manual_seed(0)
+    for length in (6, 40, 41, 42, 80):
+        ids = torch.randint(2, 5, (3, length), generator=generator)
+        scores = torch.randn(3, 64, generator=generator)
+        got = compiled(ids, scores)
+        torch.testing.assert_close(got, step(ids, scores), rtol=0, atol=0)
+        assert (got != scores * 2 + 1).any() or length < 10
+    assert 2 <= len(graphs) <= 6  # before and after, for fixed and for varying lengths: not one for every history
+    torch.compiler.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(step, backend=backend, fullgraph=True)(ids, scores)
+    torch.compiler.reset()
 
 
 @torch.no_grad()
@@ -164,11 +236,52 @@ class TestEnabled:
         )
         assert out.tolist() == generate(model, [prompts[3]], processor).tolist()
 
+    @pytest.mark.parametrize("pad", [0, 1, 77])
+    def test_padding_is_known_from_the_mask(self, model, prompts, pad):
+        """Token 0 ends sequences, and nothing but the mask tells that 77 is padding."""
+        ids, mask = left_padded(prompts, pad)
+        out = generate(model, ids, None, mask, lz_preset="guarded", lz_penalty=0.3)
+        for row, prompt in zip(out, prompts, strict=True):
+            want, margins = plain_loop(model, prompt, replace(PRESETS["guarded"], exempt_token_ids=(0, 1)))
+            assert_same(cut(row, len(ids[0])), want, margins)
+
+    @pytest.mark.parametrize("how", [{"num_beams": 2}, {"num_return_sequences": 2, "do_sample": True, "top_k": 1}])
+    def test_padded_rows_that_multiply(self, model, prompts, how):
+        ids, mask = left_padded(prompts[:2], 77)
+        settings = {"lz_penalty": 0.5, "lz_buffer_size": 2, "max_new_tokens": 20} | how
+        out = generate(model, ids, None, mask, **settings)[:, len(ids[0]) :].tolist()
+        alone = [generate(model, [prompt], None, **settings)[:, len(prompt) :].tolist() for prompt in prompts[:2]]
+        assert out == alone[0] + alone[1]
+
+    def test_embeddings_instead_of_a_prompt(self, model, prompts):
+        """The prompt's tokens are unknown: only the new ones count."""
+        embeddings = model.get_input_embeddings()(torch.tensor([prompts[0]])).detach()
+        given = {"lz_penalty": 0.5, "lz_buffer_size": 2, "max_new_tokens": NEW, "do_sample": False}
+        out = model.generate(inputs_embeds=embeddings, attention_mask=torch.ones(1, len(prompts[0])), **given)
+        config = LZPenaltyConfig(strength=0.5, buffer_size=2, include_prompt=False, exempt_token_ids=(0, 1))
+        assert_same(cut(out[0], 0), *plain_loop(model, prompts[0], config))
+
+    def test_a_misspelt_setting_in_a_generation_config_raises(self, model, prompts):
+        config = GenerationConfig(lz_penalty=0.15, lz_windowsize=64, max_new_tokens=2)
+        with pytest.raises(LZPenaltyError, match="Did you mean lz_window_size"):
+            generate(model, [prompts[0]], None, generation_config=config)
+
     def test_bad_settings_raise(self, model, prompts):
         with pytest.raises(LZPenaltyError, match="lz_penalty = nan"):
             generate(model, [prompts[0]], None, lz_penalty=math.nan)
         with pytest.raises(LZPenaltyError, match="lz_preset"):
             generate(model, [prompts[0]], None, lz_preset="gaurded")
+
+    @pytest.mark.parametrize("in_the_model", [False, True])
+    def test_assisted_and_prompt_lookup_decoding(self, model, prompts, monkeypatch, in_the_model):
+        settings = {"lz_preset": "guarded", "lz_penalty": 0.3}
+        want, margins = plain_loop(model, prompts[1], replace(PRESETS["guarded"], exempt_token_ids=(0, 1)))
+        if in_the_model:
+            for name, value in settings.items():
+                monkeypatch.setattr(model.generation_config, name, value)
+        for how in ({"prompt_lookup_num_tokens": 4}, {"assistant_model": model}):
+            out = generate(model, [prompts[1]], None, **({} if in_the_model else settings), **how)
+            assert_same(cut(out[0], len(prompts[1])), want, margins)
 
     def test_twice_is_refused(self, model, tokenizer, prompts):
         processor = LZPenaltyLogitsProcessor(PRESETS["paper"], tokenizer=tokenizer)
@@ -199,6 +312,49 @@ def test_special_tokens_are_exempt_and_shown(tokenizer, model):
     )
     assert on_request(context, scores)[0, unthink] < 0
     assert special_token_ids(config=model.generation_config) == (0, 1)
+
+
+@pytest.fixture
+def tokens(tokenizer):
+    """A tokenizer with added tokens of many kinds, and a chat template that holds some of them."""
+    tokenizer = copy.deepcopy(tokenizer)
+    added = ["<|im_end|>", "[INST]", "<seed:thought>", "<h1>", "\n\n", "user", "<tool_call>"]
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in added])
+    tokenizer.chat_template = "{% for m in messages %}[INST]{{ m.content }} user\n\n<|im_end|>{% endfor %}"
+    return tokenizer
+
+
+def test_markers_of_the_chat_template_are_special_and_its_words_are_not(tokens):
+    special = set(tokens.convert_ids_to_tokens(special_token_ids(tokens)))
+    assert {"<|im_end|>", "[INST]", "<seed:thought>", "<think>", "</think>", "<|endoftext|>", "<|pad|>"} == special
+    tokens.chat_template = {"default": "...", "tools": "<tool_call>"}
+    assert "<tool_call>" in tokens.convert_ids_to_tokens(special_token_ids(tokens))
+
+    class Processor:
+        """What a model with images has instead of a tokenizer."""
+
+        tokenizer, chat_template = tokens, "<h1>"
+
+    assert "<h1>" in tokens.convert_ids_to_tokens(special_token_ids(Processor))
+    assert LZPenaltyLogitsProcessor(LZPenaltyConfig(), tokenizer=Processor).pad_token_id == tokens.pad_token_id
+
+
+def test_end_tokens_of_configs_are_special(model):
+    assert special_token_ids(config=GenerationConfig(eos_token_id=[9, 5], pad_token_id=-1, bos_token_id=3)) == (3, 5, 9)
+    assert special_token_ids(config=model.config) == (0, 1)
+    shown = repr(LZPenaltyLogitsProcessor(LZPenaltyConfig(), model_config=GenerationConfig(eos_token_id=[9, 5])))
+    assert "exempt_token_ids=(5, 9)" in shown
+
+
+def test_ending_stays_as_easy_after_many_turns(model, tokenizer):
+    """A prompt full of end tokens: the end token keeps its score, and loses it on request."""
+    turns = tokenizer("Question: What is 2 + 3?\nAnswer: 5<|endoftext|>" * 12, return_tensors="pt").input_ids
+    scores = torch.zeros(1, len(tokenizer))
+    config = LZPenaltyConfig(buffer_size=4)
+    end = tokenizer.eos_token_id
+    assert LZPenaltyLogitsProcessor(config, tokenizer=tokenizer)(turns, scores)[0, end] == 0
+    for how in ({}, {"tokenizer": tokenizer, "penalise_special_tokens": True}):
+        assert LZPenaltyLogitsProcessor(config, **how)(turns, scores)[0, end] < -0.5
 
 
 def test_a_config_is_asked_for():

@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 from greedy import PRESETS, generate
@@ -29,27 +30,31 @@ TEXT = bundled_model.prompts()[1]
 NEW = 80
 
 
-@pytest.fixture(scope="module", params=[(), BATCHING], ids=["generate", "continuous batching"])
-def server(request, tmp_path_factory):
-    """The address of a server; it loads whatever model a request names."""
+@contextmanager
+def running(log, *options, **environment):
+    """The address of a server process; it loads whatever model a request names."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    log = tmp_path_factory.mktemp("server") / "log"
-    command = [*COMMAND, "--device", "cpu", "--dtype", "float32", "--host", "127.0.0.1", "--port", str(port)]
+    command = [*COMMAND, "--device", "cpu", "--dtype", "float32", "--host", "127.0.0.1", "--port", str(port), *options]
     with log.open("wb") as out:
-        process = subprocess.Popen([*command, *request.param], stdout=out, stderr=out, env=offline())
-        address = f"http://127.0.0.1:{port}"
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=offline() | environment)
         try:
             for _ in range(600):
                 if process.poll() is not None or listens(port):
                     break
                 time.sleep(0.1)
             assert process.poll() is None, log.read_text()
-            yield address
+            yield f"http://127.0.0.1:{port}"
         finally:
             process.terminate()
             process.wait(timeout=30)
+
+
+@pytest.fixture(scope="module", params=[(), BATCHING], ids=["generate", "continuous batching"])
+def server(request, tmp_path_factory):
+    with running(tmp_path_factory.mktemp("server") / "log", *request.param) as address:
+        yield address
 
 
 def offline():
@@ -99,9 +104,9 @@ def streamed(answer):
 def expect(model, tokenizer):
     """What `generate` writes with the processor."""
 
-    def text(config, prompt=TEXT):
+    def text(config, prompt=TEXT, **how):
         ids = tokenizer(prompt).input_ids
-        processor = config and LZPenaltyLogitsProcessor(config, tokenizer=tokenizer, prompt_length=len(ids))
+        processor = config and LZPenaltyLogitsProcessor(config, tokenizer=tokenizer, prompt_length=len(ids), **how)
         return tokenizer.decode(
             generate(model, [ids], processor, max_new_tokens=NEW)[0, len(ids) :], skip_special_tokens=True
         )
@@ -199,11 +204,32 @@ def test_requests_at_the_same_time(server, expect):
     assert got == [expect(config) for config in asked]
 
 
-def test_refused_at_the_start():
-    command = [*COMMAND, *BATCHING, "--cb-use-cuda-graph"]
-    done = subprocess.run(command, capture_output=True, text=True, env=offline(), timeout=120)
+@pytest.mark.parametrize("options", [(), BATCHING], ids=["generate", "continuous batching"])
+def test_default_and_caps_of_the_server(expect, tmp_path, options):
+    config = LZPenaltyConfig(strength=1.0, buffer_size=2)
+    settings = {"default": config.to_request(), "max_window_size": 600, "penalise_special_tokens": True}
+    prompt = "Question: What is 2 + 3?<|endoftext|>\n" * 2
+    want = expect(config, prompt, penalise_special_tokens=True)
+    assert want != expect(config, prompt)
+    with running(tmp_path / "log", *options, LZ_PENALTY_SERVER=json.dumps(settings)) as server:
+        assert complete(server, prompt=prompt) == want
+        assert complete(server, prompt=prompt, lz_penalty=0) == expect(None, prompt)
+        status, answer = post(server, "completions", prompt=prompt, lz_penalty=0.15, lz_window_size=601)
+        assert (status, "lz_window_size = 601: must be at most 600" in answer) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "message"),
+    [
+        (("--cb-use-cuda-graph",), {}, "error: use_cuda_graph = True: the LZ penalty needs"),
+        ((), {"LZ_PENALTY_SERVER": '{"default": {"lz_penalty": -1}}'}, "error: LZ_PENALTY_SERVER: lz_penalty = -1"),
+    ],
+)
+def test_refused_at_the_start(options, environment, message):
+    command = [*COMMAND, *BATCHING, *options]
+    done = subprocess.run(command, capture_output=True, text=True, env=offline() | environment, timeout=120)
     assert done.returncode == 2
-    assert done.stderr.strip().splitlines()[-1].startswith("error: use_cuda_graph = True: the LZ penalty needs")
+    assert done.stderr.strip().splitlines()[-1].startswith(message)
     assert "Traceback" not in done.stderr
 
 

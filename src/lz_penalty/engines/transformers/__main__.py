@@ -5,12 +5,14 @@ import sys
 from transformers.cli.serve import Serve
 
 from lz_penalty.config import REQUEST_FIELDS
+from lz_penalty.engines.server import VARIABLE, server_settings
 from lz_penalty.engines.transformers import enable
 from lz_penalty.errors import LZPenaltyError
 
 HELP = f"""
 With the LZ penalty: requests for chat completions, completions and responses may have the fields
-{", ".join(REQUEST_FIELDS)}. A bad one is answered with status 400.
+{", ".join(REQUEST_FIELDS)}. A bad one is answered with status 400. The environment variable {VARIABLE} sets
+a default and caps for all requests.
 """
 
 
@@ -21,6 +23,7 @@ def main() -> None:
     from transformers.cli.transformers import app  # reads the help texts when it is imported
 
     try:
+        server_settings()  # a bad default is an error now, not in every request
         app()
     except LZPenaltyError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -34,7 +34,7 @@ def enable() -> None:
     """
     for name in REQUEST_FIELDS:
         setattr(GenerationConfig, name, None)
-    for owner, name, change in (*_CHANGES, *serving.CHANGES):
+    for owner, name, change in _CHANGES:
         original = getattr(owner, name)
         if not hasattr(original, "without_lz_penalty"):
             changed = functools.wraps(original)(change(original))
@@ -44,18 +44,24 @@ def enable() -> None:
 
 def disable() -> None:
     """Undo `enable()`."""
-    for owner, name, _ in (*_CHANGES, *serving.CHANGES):
+    for owner, name, _ in _CHANGES:
         setattr(owner, name, getattr(getattr(owner, name), "without_lz_penalty", getattr(owner, name)))
     for name in REQUEST_FIELDS:
         if hasattr(GenerationConfig, name):
             delattr(GenerationConfig, name)
 
 
+class _OfSettings(LZPenaltyLogitsProcessor):
+    """Made from `lz_*` settings, not by the caller. An assistant model is handed it by the model it assists."""
+
+
 def _get_logits_processor(original: Callable[..., Any]) -> Callable[..., Any]:
     def changed(self, generation_config, input_ids_seq_length=None, *args, **kwargs):
         ours = _processor(self, generation_config, input_ids_seq_length, kwargs.get("model_kwargs") or {})
-        if ours is not None:
-            given: Iterable[Any] = kwargs.get("logits_processor") or ()
+        given: Iterable[Any] = kwargs.get("logits_processor") or ()
+        if ours is not None and not any(
+            isinstance(processor, _OfSettings) for processor in given
+        ):  # an assistant has it
             if any(isinstance(processor, LZPenaltyLogitsProcessor) for processor in given):
                 raise LZPenaltyError("lz_* settings and an LZPenaltyLogitsProcessor were given: use one of them.")
             kwargs["logits_processor"] = LogitsProcessorList([*given, ours])
@@ -77,12 +83,12 @@ def _processor(
     mask = model_kwargs.get("attention_mask")
     if model.config.is_encoder_decoder or (mask is not None and mask.shape[1:] != (prompt_length,)):
         mask = None  # not the mask of the ids that the processor will see
-    return LZPenaltyLogitsProcessor(
+    return _OfSettings(
         config,
-        tokenizer=getattr(model, "lz_tokenizer", None),
         model_config=generation_config,
         attention_mask=mask,
         prompt_length=prompt_length or 0,
+        **serving.special_tokens_of(model),
     )
 
 
@@ -117,4 +123,5 @@ _CHANGES: tuple[tuple[type, str, Callable[..., Any]], ...] = (
     (GenerationMixin, "_get_logits_processor", _get_logits_processor),
     (ContinuousMixin, "init_continuous_batching", _init_continuous_batching),
     (ContinuousBatchingManager, "add_request", _add_request),
+    *serving.CHANGES,
 )
