@@ -90,7 +90,7 @@ def test_the_table(folder):
     (folder / "strange.txt").write_text("\x1b[31m[bold]\n\t" * 40)
     shown = run(folder / "loop.txt", folder / "strange.txt", folder / "fine.md")
     assert shown.returncode == 0
-    assert "3 documents" in shown.stdout
+    assert "documents: 3" in shown.stdout
     assert "66.67%" in shown.stdout
     assert r"'\x1b[31m[bold]\n\t'" in shown.stdout  # escaped: a terminal would obey it
     assert "\x1b[31m" not in shown.stdout
@@ -301,6 +301,15 @@ def test_more_processes_give_the_same(folder):
         assert done.returncode == 3
         results.append((done.stdout, done.stderr, out.read_text()))
     assert results[0] == results[1]
+
+
+def test_workers_that_cannot_start_are_one_line(folder):
+    script = (
+        f"from lz_penalty.detection.scan import *\nlist(scan([{str(folder / 'some.jsonl')!r}], Scan(), workers=2))\n"
+    )
+    (folder / "script.py").write_text(script)
+    done = subprocess.run([sys.executable, str(folder / "script.py")], capture_output=True, text=True, check=False)
+    assert "LZPenaltyError: workers = 2: one of them ended" in done.stderr
 
 
 def judge_first_loop_only(request: dict, _: int) -> tuple:

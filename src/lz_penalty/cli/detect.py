@@ -162,7 +162,9 @@ def _show(summary: Summary, judge: Judge | None, as_json: bool, screen: Console)
         print(json.dumps(summary.to_dict() | ({"usage": usage} if usage else {}), indent=2))
         return
     console = Console()
-    console.print(f"{summary.documents:,} documents, {summary.characters:,} characters, {summary.problems:,} problems")
+    console.print(
+        f"documents: {summary.documents:,}  characters: {summary.characters:,}  problems: {summary.problems:,}"
+    )
     table = Table("criterion", "documents", "share", "wasted characters", "of all characters")
     for name, tally in summary.by_criterion.items():
         wasted = (
@@ -183,10 +185,10 @@ def _show(summary: Summary, judge: Judge | None, as_json: bool, screen: Console)
 
 
 def _examples(documents: list[Document]) -> Table:
-    table = Table("worst", "criterion", "from", "copies", "unit", "wasted", "judge")
+    judged = any(document.judgement for document in documents)
+    table = Table("worst", "criterion", "from", "copies", "unit", "wasted", *(["judge"] if judged else []))
     for document in documents:
         for verdict in document.verdicts:
-            said = document.judgement
             table.add_row(
                 _clean(document.source if document.line is None else f"{document.source}:{document.line}"),
                 verdict.criterion,
@@ -194,6 +196,12 @@ def _examples(documents: list[Document]) -> Table:
                 f"{verdict.copies:,.1f}",
                 _clean(show(verdict.unit[:60], 48)),
                 "" if verdict.wasted is None else f"{verdict.wasted:,}",
-                "" if said is None else "unknown" if said.loop is None else "loop" if said.loop else "no loop",
+                *([_said(document)] if judged else []),
             )
     return table
+
+
+def _said(document: Document) -> str:
+    if document.judgement is None:
+        return ""
+    return {True: "loop", False: "no loop", None: "unknown"}[document.judgement.loop]

@@ -121,16 +121,23 @@ def scan(
 
 def _in_processes(records: Iterator[Record | Problem], what: Scan, workers: int) -> Iterator[Document | Problem]:
     from concurrent.futures import Future, ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
     from multiprocessing import get_context
 
     under_way: deque[Future[list[Document | Problem]]] = deque()
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for batch in _batches(records):
-            under_way.append(pool.submit(_examine_all, batch, what))
-            if len(under_way) > 2 * workers:
+    try:
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            for batch in _batches(records):
+                under_way.append(pool.submit(_examine_all, batch, what))
+                if len(under_way) > 2 * workers:
+                    yield from under_way.popleft().result()
+            while under_way:
                 yield from under_way.popleft().result()
-        while under_way:
-            yield from under_way.popleft().result()
+    except BrokenProcessPool:
+        raise LZPenaltyError(
+            f"workers = {workers}: one of them ended; take fewer if memory is short, and in a script of your own call "
+            "scan under `if __name__ == '__main__':`."
+        ) from None
 
 
 def _examine_all(records: list[Record | Problem], what: Scan) -> list[Document | Problem]:
