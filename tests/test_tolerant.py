@@ -118,10 +118,11 @@ def test_a_template_keeps_all_but_the_numbers(parts):
     text = "".join(parts)
     shape = template(text)
     back = ""
-    for item, start, end in zip(shape.items, shape.starts, shape.starts[1:]):
-        back += text[start:end] if item == NUMBER else chr(item)
+    for i, item in enumerate(shape.items):
+        back += text[shape.position(i) : shape.position(i + 1)] if item == NUMBER else chr(item)
     assert back == text
-    assert shape.starts[-1] == len(text)
+    assert shape.position(len(shape.items)) == len(text)
+    assert [shape.items[place] for place in shape.places] == [NUMBER] * len(shape.values)
 
 
 # ---------------------------------------------------------------- counter
@@ -149,15 +150,14 @@ def smallest_period(items):
 
 def counter_by_definition(text, copies, length, at_end):
     shape = template(text)
-    items, values = shape.items.tolist(), shape.values.tolist()
-    n = len(items)
+    items, n = shape.items.tolist(), len(shape.items)
+    values = dict(zip(shape.places.tolist(), shape.values.tolist()))
 
     def holds(begin, end, p):
-        numbers = [i for i in range(begin, end) if items[i] == NUMBER and i != n - 1]
-        steady = all(
-            values[i] - values[i - p] == values[i - p] - values[i - 2 * p] for i in numbers if i >= begin + 2 * p
-        )
-        return steady and all(items[i] == items[i - p] for i in range(begin + p, end))
+        if any(items[i] != items[i - p] for i in range(begin + p, end)):
+            return False
+        numbers = [i for i in range(begin + 2 * p, end) if items[i] == NUMBER and i != n - 1]
+        return all(values[i] - values[i - p] == values[i - p] - values[i - 2 * p] for i in numbers)
 
     found = []
     for begin in range(n):
@@ -169,7 +169,7 @@ def counter_by_definition(text, copies, length, at_end):
                 continue
             if not any(items[i] == NUMBER and i != n - 1 and values[i] != values[i - p] for i in range(begin + p, end)):
                 continue
-            start, stop = int(shape.starts[begin]), int(shape.starts[end])
+            start, stop = shape.position(begin), shape.position(end)
             if stop - start >= length and (not at_end or end == n):
                 found.append((start - stop, start, (end - begin) / p))
     if not found:

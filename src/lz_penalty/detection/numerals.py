@@ -63,13 +63,19 @@ class Template(NamedTuple):
 
     Args:
         items: code points, and `NUMBER` for each number.
-        starts: where each item stands in the text; one more entry, the text's length.
-        values: the number at each item; 0 where there is none.
+        places: which items are numbers.
+        values: those numbers.
+        cut: characters that the numbers up to each one have lost, 0 before the first: one entry more than numbers.
     """
 
     items: npt.NDArray[np.uint32]
-    starts: npt.NDArray[np.int64]
+    places: npt.NDArray[np.int64]
     values: npt.NDArray[np.int64]
+    cut: npt.NDArray[np.int64]
+
+    def position(self, item: int) -> int:
+        """Where an item stands in the text; the text's length for the one after the last."""
+        return int(item + self.cut[np.searchsorted(self.places, item)])
 
 
 def numerals(text: str) -> Iterator[Numeral]:
@@ -93,11 +99,11 @@ def template(text: str) -> Template:
     True
     """
     items = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4").copy()
+    found = np.array([*numerals(text)], dtype=np.int64).reshape(-1, 3)
+    starts, ends, values = found.T
     kept = np.ones(len(items), dtype=bool)
-    values = np.zeros(len(items), dtype=np.int64)
-    for start, end, value in numerals(text):
+    for start, end in zip(starts.tolist(), ends.tolist()):
         items[start] = NUMBER
-        values[start] = value
         kept[start + 1 : end] = False
-    starts = np.append(np.flatnonzero(kept), len(items))
-    return Template(items[kept], starts, values[kept])
+    cut = np.concatenate(([0], np.cumsum(ends - starts - 1)))
+    return Template(items[kept], starts - cut[:-1], values, cut)

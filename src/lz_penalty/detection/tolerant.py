@@ -6,8 +6,9 @@ Both are verdicts of their own; `tandem` stays exact. Both read text: token ids 
 from __future__ import annotations
 
 import re
+from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lz_penalty.checks import boolean, integer, real
-from lz_penalty.detection.numerals import NUMBER, Template, template
+from lz_penalty.detection.numerals import Template, template
 from lz_penalty.detection.tandem import Items, find_repetitions
 from lz_penalty.errors import LZPenaltyError
 
@@ -122,7 +123,7 @@ def find_counter(
     for begin, end, period in _steady(shape, min_copies):
         if at_end and end < len(shape.items):
             continue
-        here = int(shape.starts[begin]), int(shape.starts[end])
+        here = shape.position(begin), shape.position(end)
         if here[1] - here[0] > span[1] - span[0] and text.size(*here) >= least:
             best, span = (begin, end, period), here
     if best is None:
@@ -134,7 +135,7 @@ def find_counter(
         end=stop,
         copies=(end - begin) / period,
         coverage=(stop - start) / len(sequence),
-        unit=text.text[span[0] : int(shape.starts[begin + period])],
+        unit=text.text[span[0] : shape.position(begin + period)],
         steps=_steps(shape, begin, period),
     )
 
@@ -184,18 +185,17 @@ def find_edited(
     text = _text(sequence, decode)
     least = _min_length(min_length, text)
     boolean("at_end", at_end)
-    matches = list(_WORD.finditer(text.text))
-    number: dict[str, int] = {}
-    words = np.array([number.setdefault(match.group(), len(number)) for match in matches], dtype=np.int64)
-    cut = bool(matches) and matches[-1].end() == len(text.text)
+    words = _split(text.text)
+    count = len(words.ids)
+    cut = count > 0 and words.ends[-1] == len(text.text)
     best: tuple[int, int, int, int] | None = None
     span = (0, 0)
-    for period in range(int(1 / max_edits), min(max_period, int(len(words) / min_copies)) + 1):
-        for begin, end, edits in _alike(words, period, int(max_edits * period), min_copies, cut):
-            reaches = end == len(words) and _ends_alike(text.text, matches, period)
+    for period in range(int(1 / max_edits), min(max_period, int(count / min_copies)) + 1):
+        for begin, end, edits in _alike(words.ids, period, int(max_edits * period), min_copies, cut):
+            reaches = end == count and _ends_alike(text.text, words, period)
             if at_end and not reaches:
                 continue
-            here = matches[begin].start(), len(text.text) if reaches else matches[end - 1].end()
+            here = words.starts[begin], len(text.text) if reaches else words.ends[end - 1]
             longer = (here[1] - here[0], -here[0]) > (span[1] - span[0], -span[0])
             if longer and text.size(*here) >= least:
                 best, span = (begin, end, period, edits), here
@@ -208,7 +208,7 @@ def find_edited(
         end=stop,
         copies=(end - begin) / period,
         coverage=(stop - start) / len(sequence),
-        unit=text.text[span[0] : matches[begin + period].start()].strip(),
+        unit=text.text[span[0] : words.starts[begin + period]].strip(),
         edits=edits,
     )
 
@@ -256,18 +256,17 @@ def _min_length(given: int | None, text: _Text) -> int:
 
 def _steady(shape: Template, min_copies: float) -> list[tuple[int, int, int]]:
     """All stretches of the template whose numbers grow steadily: begin, end, period; by begin."""
-    places = np.flatnonzero(shape.items == NUMBER)
+    places, values = shape.places, shape.values
     if len(places) and places[-1] == len(shape.items) - 1:
-        places = places[:-1]  # it may be cut short
+        places, values = places[:-1], values[:-1]  # it may be cut short
     found = []
     for run in find_repetitions(shape.items, min_copies=min_copies, min_length=1):
         first, last, p = run.start, run.start + run.length, run.period
-        numbers = places[np.searchsorted(places, first + p) : np.searchsorted(places, last)]
-        grown = shape.values[numbers] - shape.values[numbers - p]
-        later = numbers >= first + 2 * p
-        before = shape.values[numbers[later] - p] - shape.values[numbers[later] - 2 * p]
-        breaks = numbers[later][grown[later] != before]
-        changed = numbers[grown != 0]
+        low, second, high = np.searchsorted(places, (first, first + p, last))
+        each = second - low  # numbers in a copy: the one a copy before is so many numbers before
+        steps = values[second:high] - values[low : high - each]
+        breaks = places[second + each : high][steps[each:] != steps[: max(0, len(steps) - each)]]
+        changed = places[second:high][steps != 0]
         for begin, end in zip([first, *(breaks - 2 * p + 1)], [*breaks, last], strict=True):
             if (end - begin) / p < min_copies:
                 continue
@@ -278,18 +277,34 @@ def _steady(shape: Template, min_copies: float) -> list[tuple[int, int, int]]:
 
 def _steps(shape: Template, begin: int, period: int) -> tuple[int, ...]:
     """How each number of the unit grows from the first copy to the second."""
-    unit = np.arange(begin, begin + period)
-    unit = unit[shape.items[unit] == NUMBER]
-    return tuple(int(step) for step in shape.values[unit + period] - shape.values[unit])
+    first, second, third = np.searchsorted(shape.places, (begin, begin + period, begin + 2 * period))
+    return tuple(int(step) for step in shape.values[second:third] - shape.values[first:second])
 
 
 # ---------------------------------------------------------------- edited
 
 
-def _ends_alike(text: str, words: Sequence[re.Match[str]], period: int) -> bool:
+class _Words(NamedTuple):
+    """The words of a text: where each begins and ends, and a number for each different one."""
+
+    starts: array[int]
+    ends: array[int]
+    ids: npt.NDArray[np.int64]
+
+
+def _split(text: str) -> _Words:
+    starts, ends, ids = array("q"), array("q"), array("q")
+    number: dict[str, int] = {}
+    for match in _WORD.finditer(text):
+        starts.append(match.start())
+        ends.append(match.end())
+        ids.append(number.setdefault(match.group(), len(number)))
+    return _Words(starts, ends, np.frombuffer(ids, dtype=np.int64))
+
+
+def _ends_alike(text: str, words: _Words, period: int) -> bool:
     """Whether the text ends in its last word as the copy before went on: nothing closes the last copy in its own way."""
-    before, after = words[-1 - period], words[-period]
-    return text[before.end() : after.start()].startswith(text[words[-1].end() :])
+    return text[words.ends[-1 - period] : words.starts[-period]].startswith(text[words.ends[-1] :])
 
 
 def _alike(
