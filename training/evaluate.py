@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lz_penalty import bundled_model
 from lz_penalty.bundled_model import problems
 from lz_penalty.detection import is_degenerate, is_loop
 from lz_penalty.evaluation.compare import distinct
+from lz_penalty.evaluation.generation import Loaded, continue_greedily, load
+from lz_penalty.evaluation.penalties import penalty
 
 
 def main() -> None:
@@ -37,15 +38,17 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=4)
     args = parser.parse_args()
     begin = time.monotonic()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32).to(device).eval()
-    tokenizer = AutoTokenizer.from_pretrained(args.model)
-    generator = Generator(model, tokenizer, args.batch)
-    results: dict[str, Any] = {"parameters": model.num_parameters(), "device": device, "torch": torch.__version__}
+    loaded = load(str(args.model), dtype="float32")
+    device = loaded.model.device.type
+    results: dict[str, Any] = {
+        "parameters": loaded.model.num_parameters(),
+        "device": device,
+        "torch": torch.__version__,
+    }
     sections = {
-        "reasoning": lambda: reasoning(generator, args.problems, args.samples),
-        "open_ended": lambda: open_ended(generator, args.prompts, args.new_tokens, args.samples),
-        "prose": lambda: prose(model, tokenizer),
+        "reasoning": lambda: reasoning(loaded, args.problems, args.samples, args.batch),
+        "open_ended": lambda: open_ended(loaded, args.prompts, args.new_tokens, args.samples, args.batch),
+        "prose": lambda: prose(loaded),
     }
     for name, measure in sections.items():
         results[name] = measure()
@@ -55,36 +58,19 @@ def main() -> None:
     print(json.dumps({k: {n: x for n, x in v.items() if n != "samples"} for k, v in results.items() if k in sections}))
 
 
-class Generator:
-    """Greedy decoding of many prompts at a time."""
-
-    def __init__(self, model: Any, tokenizer: Any, batch: int) -> None:
-        self.model, self.tokenizer, self.batch = model, tokenizer, batch
-
-    @torch.inference_mode()
-    def __call__(self, prompts: list[str], new_tokens: int, may_end: bool) -> list[list[int]]:
-        """Return the new tokens of each prompt, without the end token; it is suppressed unless `may_end`."""
-        rows = []
-        for start in range(0, len(prompts), self.batch):
-            batch = self.tokenizer(prompts[start : start + self.batch], return_tensors="pt", padding=True)
-            out = self.model.generate(
-                input_ids=batch.input_ids.to(self.model.device),
-                attention_mask=batch.attention_mask.to(self.model.device),
-                max_new_tokens=new_tokens,
-                min_new_tokens=0 if may_end else new_tokens,
-                do_sample=False,
-            )
-            for row in out[:, batch.input_ids.shape[1] :].tolist():
-                end = self.tokenizer.eos_token_id
-                rows.append(row[: row.index(end)] if end in row else row)
-        return rows
+def continuations(
+    loaded: Loaded, prompts: list[str], new_tokens: int, batch: int, may_end: bool
+) -> tuple[list[list[int]], list[str]]:
+    """Return the tokens that greedy decoding adds to each prompt, and their text."""
+    ids = [loaded.tokenizer(prompt).input_ids for prompt in prompts]
+    tokens = continue_greedily(loaded, ids, penalty("none"), new_tokens, may_end=may_end, batch=batch).tokens
+    return tokens, [loaded.tokenizer.decode(row) for row in tokens]
 
 
-def reasoning(generator: Generator, n: int, samples: int) -> dict[str, Any]:
+def reasoning(loaded: Loaded, n: int, samples: int, batch: int) -> dict[str, Any]:
     """Return the share of held-out problems answered right, in all and by family."""
     chosen = problems.generate(0, n, "heldout")
-    outputs = generator([problems.prompt(p) for p in chosen], new_tokens=256, may_end=True)
-    texts = [generator.tokenizer.decode(row) for row in outputs]
+    _, texts = continuations(loaded, [problems.prompt(p) for p in chosen], 256, batch, may_end=True)
     right = defaultdict(list)
     for problem, text in zip(chosen, texts, strict=True):
         right[problem.family].append(problems.extract_answer(text) == problem.answer)
@@ -98,12 +84,11 @@ def reasoning(generator: Generator, n: int, samples: int) -> dict[str, Any]:
     }
 
 
-def open_ended(generator: Generator, n: int, new_tokens: int, samples: int) -> dict[str, Any]:
+def open_ended(loaded: Loaded, n: int, new_tokens: int, samples: int, batch: int) -> dict[str, Any]:
     """Return how often greedy continuations of prose fall into loops."""
     prompts = bundled_model.prompts()[:n]
-    outputs = generator(prompts, new_tokens, may_end=False)
-    texts = [generator.tokenizer.decode(row) for row in outputs[:samples]]
-    shown = [f"[{prompt}]{text}" for prompt, text in zip(prompts, texts, strict=False)]
+    outputs, texts = continuations(loaded, prompts, new_tokens, batch, may_end=False)
+    shown = [f"[{prompt}]{text}" for prompt, text in zip(prompts[:samples], texts, strict=False)]
     print("\n\n".join(["", *(text[:1500] for text in shown)]), flush=True)
     return {
         "prompts": len(prompts),
@@ -116,8 +101,9 @@ def open_ended(generator: Generator, n: int, new_tokens: int, samples: int) -> d
 
 
 @torch.inference_mode()
-def prose(model: Any, tokenizer: Any) -> dict[str, Any]:
+def prose(loaded: Loaded) -> dict[str, Any]:
     """Return the bits per token and per byte of held-out passages, each read from its own start."""
+    model, tokenizer = loaded
     nats, tokens, size = 0.0, 0, 0
     for passage in bundled_model.passages():
         ids = tokenizer(passage, return_tensors="pt").input_ids.to(model.device)

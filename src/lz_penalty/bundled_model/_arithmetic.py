@@ -13,6 +13,22 @@ from lz_penalty.bundled_model._words import BOXES, THINGS, count, listing, one, 
 
 Draft = tuple[str, list[str], str]
 
+# How a number of things grows or shrinks: what is told, and the word for it in a step.
+CHANGES = {
+    "+": [
+        ("{who.he} finds {n} more", "Finds"),
+        ("{who.he} buys {n} more {things}", "Buys"),
+        ("{other.name} gives {who.him} {n} {things}", "Gets"),
+        ("{who.he} wins {n} {things} in a game", "Wins"),
+    ],
+    "-": [
+        ("{who.he} loses {n} of them", "Loses"),
+        ("{who.he} sells {counted}", "Sells"),
+        ("{who.he} gives {n} to {other.name}", "Gives"),
+        ("{who.he} throws {n} away", "Throws away"),
+    ],
+}
+
 
 def running_total(rng: random.Random) -> Draft:
     """A person gains and loses things, two to five times."""
@@ -31,32 +47,16 @@ def running_total(rng: random.Random) -> Draft:
             told.append(f"Then {who.he} gives away half of {who.his} {things}.")
             steps.append(f"Gives away half: {total} / 2 = {total // 2}.")
             total //= 2
-        elif kind < 0.6 or total < 6:
-            n = rng.randint(2, 60)
-            words, verb = rng.choice(
-                [
-                    (f"{who.he} finds {n} more", "Finds"),
-                    (f"{who.he} buys {n} more {things}", "Buys"),
-                    (f"{other.name} gives {who.him} {n} {things}", "Gets"),
-                    (f"{who.he} wins {n} {things} in a game", "Wins"),
-                ]
-            )
-            told.append(_sentence(rng, words))
-            steps.append(f"{verb} {n}: {total} + {n} = {total + n}.")
-            total += n
         else:
-            n = rng.randint(1, total - 2)
-            words, verb = rng.choice(
-                [
-                    (f"{who.he} loses {n} of them", "Loses"),
-                    (f"{who.he} sells {count(n, things)}", "Sells"),
-                    (f"{who.he} gives {n} to {other.name}", "Gives"),
-                    (f"{who.he} throws {n} away", "Throws away"),
-                ]
+            sign = "+" if kind < 0.6 or total < 6 else "-"
+            n = rng.randint(2, 60) if sign == "+" else rng.randint(1, total - 2)
+            after = total + n if sign == "+" else total - n
+            words, verb = rng.choice(CHANGES[sign])
+            told.append(
+                _sentence(rng, words.format(who=who, other=other, n=n, things=things, counted=count(n, things)))
             )
-            told.append(_sentence(rng, words))
-            steps.append(f"{verb} {n}: {total} - {n} = {total - n}.")
-            total -= n
+            steps.append(f"{verb} {n}: {total} {sign} {n} = {after}.")
+            total = after
     told.append(
         rng.choice(["How many {} does {} have now?", "How many {} does {} have in the end?"]).format(things, who.name)
     )

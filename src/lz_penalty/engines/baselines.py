@@ -98,11 +98,7 @@ class PresencePenaltyLogitsProcessor(_CountPenalty):
         for token in set(input_ids[prompt_length:]):
             scores[token] -= penalty
 
-    Args:
-        penalty: -100 to 100 (OpenAI allows -2 to 2); below 0 it rewards.
-        prompt_length: how many leading columns are prompt and do not count, left pads included; 0 or `None` count the
-            whole input.
-        pad_token_id: a leading run of this token does not count, for left-padded batches with the prompt counted.
+    The arguments are those of `FrequencyPenaltyLogitsProcessor`.
 
     >>> penalise = PresencePenaltyLogitsProcessor(0.5, prompt_length=1)
     >>> penalise(torch.tensor([[0, 2, 2, 1]]), torch.zeros(1, 3))
