@@ -16,8 +16,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		hypothesis import-linter mypy numba openai pre-commit pyarrow pytest 'ray[data]' ruff 'transformers[serving]' triton \
-		--editable .
+		hypothesis import-linter mypy numba openai pre-commit pyarrow pydivsufsort pytest 'ray[data]' ruff \
+		'transformers[serving]' triton --editable .
 	touch $@
 
 demo: $(STAMP)    ## the penalty at work on a small language model

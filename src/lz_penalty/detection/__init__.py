@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from lz_penalty.detection.drift import Drift, find_drift
 from lz_penalty.detection.online import RepetitionDetector, repetition_at_end, stop_on_repetition
+from lz_penalty.detection.substrings import RepeatedSubstring, paper20, repeated_substrings
 from lz_penalty.detection.tandem import (
     Repetition,
     find_repetition,
@@ -21,6 +22,7 @@ __all__ = [
     "CounterRun",
     "Drift",
     "EditedRun",
+    "RepeatedSubstring",
     "Repetition",
     "RepetitionDetector",
     "find_counter",
@@ -31,6 +33,8 @@ __all__ = [
     "is_degenerate",
     "is_endless",
     "is_loop",
+    "paper20",
+    "repeated_substrings",
     "repetition_at_end",
     "stop_on_repetition",
 ]
