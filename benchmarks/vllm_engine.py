@@ -28,7 +28,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
 os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # a processor means V1 up to 0.30; the baseline must be V1 too
 
-from benchmarks.vllm_timed import TIMES  # noqa: E402
+from benchmarks.vllm_timed import TIMES, times  # noqa: E402
 from benchmarks.workload import machine  # noqa: E402
 
 CONTEXT = 1024
@@ -60,7 +60,7 @@ class Shape:
 
 
 SHAPES = {
-    "tiny": Shape(64, 128, 2, 4, 2, 4096),  # to try this script
+    "tiny": Shape(256, 512, 2, 4, 2, 4096),  # to try this script
     "1.5B": Shape(1536, 8960, 28, 12, 2, 151_936, tie_word_embeddings=True),
     "7B": Shape(3584, 18_944, 28, 28, 4, 152_064),
     "32B": Shape(5120, 27_648, 64, 40, 8, 152_064),
@@ -110,8 +110,8 @@ class Bench:
     def __init__(self, name: str, batch: int, pair: bool) -> None:
         self._folder = tempfile.TemporaryDirectory()
         folder = Path(self._folder.name)
-        self._times = folder / "times.json"
-        os.environ[TIMES] = str(self._times)
+        os.environ[TIMES] = str(folder / "times")
+        self._times = times(folder / "times", "w+")
         self._plain = engine(name, folder, [], batch) if pair else None
         self._ours = engine(name, folder, ["benchmarks.vllm_timed:TimedProcessor"], batch)
         rng = random.Random(0)
@@ -134,7 +134,7 @@ class Bench:
             return output
 
         core.get_output = timed
-        self._times.unlink(missing_ok=True)
+        first = int(self._times[0]) + 1
         params = SamplingParams(
             temperature=0, max_tokens=new_tokens, ignore_eos=True, detokenize=False, **SETTINGS[contender]
         )
@@ -145,11 +145,10 @@ class Bench:
             core.get_output = get_output
         steps = [(after - before) * 1e3 for before, after in itertools.pairwise(ends)][2:]
         run = {"contender": contender, "step_ms": statistics.median(steps), "steps": len(steps)}
-        if self._times.exists() and contender in OURS:
-            host = json.loads(self._times.read_text(encoding="utf-8"))
-            quiet = [ns / 1e3 for ns, changed in host if not changed]
-            run["host_us"] = statistics.median(quiet)
-            run["host_us_when_requests_arrive"] = max((ns / 1e3 for ns, changed in host if changed), default=None)
+        if contender in OURS:
+            host = [ns / 1e3 for ns in self._times[first : int(self._times[0]) + 1].tolist()]
+            run["host_us"] = statistics.median([us for us in host if us > 0])
+            run["host_us_when_requests_arrive"] = max((-us for us in host if us < 0), default=None)
         return run
 
 

@@ -2,41 +2,49 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
+import numpy as np
+
 from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
 
-TIMES = "LZ_PENALTY_BENCHMARK_TIMES"  # the file to write, as an environment variable
+TIMES = "LZ_PENALTY_BENCHMARK_TIMES"  # the file that both processes map, as an environment variable
+STEPS = 1_000_000
+
+
+def times(path: Path, mode: Any) -> np.ndarray:
+    """A file shared between the processes: in its first line the number of steps so far, then nanoseconds per step,
+    negative where the batch had changed.
+    """
+    return np.memmap(path, np.int64, mode, shape=(STEPS,))
 
 
 class TimedProcessor(LZPenaltyLogitsProcessor):
-    """Writes the host time of each step in nanoseconds, and whether the batch had changed, once a batch is done."""
+    """Notes the host time of every step."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._path = Path(os.environ[TIMES])
-        self._steps: list[tuple[int, bool]] = []
+        self._times = times(Path(os.environ[TIMES]), "r+")
         self._update_time = 0
-        self._changed = False
+        self._sign = 1
 
     def update_state(self, batch_update: Any) -> None:
         """The plug-in's own, timed."""
         begin = perf_counter_ns()
         super().update_state(batch_update)
         self._update_time = perf_counter_ns() - begin
-        self._changed = batch_update is not None
-        if batch_update is not None and batch_update.removed and self._steps:
-            self._path.write_text(json.dumps(self._steps), encoding="utf-8")
-            self._steps = []
+        self._sign = 1 if batch_update is None else -1
 
     def apply(self, logits: Any, ctx: Any = None) -> Any:
         """The plug-in's own, timed."""
         begin = perf_counter_ns()
         logits = super().apply(logits, ctx)
-        self._steps.append((perf_counter_ns() - begin + self._update_time, self._changed))
-        self._update_time, self._changed = 0, False
+        spent = perf_counter_ns() - begin + self._update_time
+        count = int(self._times[0]) + 1
+        self._times[count] = self._sign * spent
+        self._times[0] = count
+        self._update_time, self._sign = 0, 1
         return logits
