@@ -23,6 +23,7 @@ from benchmarks.workload import RESULTS  # noqa: E402
 from labelled import build  # noqa: E402
 from lz_penalty import bundled_model  # noqa: E402
 from lz_penalty.detection.drift import find_drift  # noqa: E402
+from lz_penalty.detection.substrings import paper20, repeated_substrings  # noqa: E402
 from lz_penalty.detection.tandem import find_repetitions, is_degenerate, is_endless, is_loop  # noqa: E402
 from lz_penalty.detection.tolerant import find_counter, find_edited  # noqa: E402
 
@@ -36,17 +37,6 @@ TOKENIZER = Tokenizer.from_file(str(bundled_model.path() / "tokenizer.json"))
 
 def decode(token: int) -> str:
     return TOKENIZER.decode([token], skip_special_tokens=False)
-
-
-def paper20(text: str) -> tuple[str, int] | None:
-    """The longest substring of 3 characters or more that occurs 20 times or more, by counting them all."""
-    found = None
-    for length in range(3, len(text) + 1):
-        best = Counter(text[i : i + length] for i in range(len(text) - length + 1)).most_common(1)[0]
-        if best[1] < 20:
-            break
-        found = best
-    return found
 
 
 CRITERIA: dict[str, dict[str, Callable[[Any], Any]]] = {  # by what the sequence consists of
@@ -143,9 +133,9 @@ def examples(documents: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     wanted = ["prose", "markdown table", "JSON objects", "switch", "reasoning", "log", "hex dump", "refrain"]
     for category in wanted:
         for document in documents:
-            found = paper20(document["text"]) if document["category"] == category else None
+            found = repeated_substrings(document["text"], limit=1) if document["category"] == category else []
             if found:
-                yield {"id": document["id"], "substring": found[0], "count": found[1]}
+                yield {"id": document["id"], "substring": found[0].substring, "count": found[0].count}
                 break
 
 

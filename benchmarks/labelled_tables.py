@@ -118,7 +118,7 @@ def paper20(data: Row) -> list[str]:
     lines += [f"| {group} | {share(rows)} |" for group, rows in by_group.items()]
     lines += [
         "",
-        "For example (the longest substring that occurs 20 times):",
+        "For example (the substring that fills most, of those that occur 20 times):",
         "",
         "| text | substring | times |",
         "|---|---|---|",
