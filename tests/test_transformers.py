@@ -236,22 +236,22 @@ class TestEnabled:
         )
         assert out.tolist() == generate(model, [prompts[3]], processor).tolist()
 
-    @pytest.mark.parametrize("pad", [0, 1, 77])
-    def test_padding_is_known_from_the_mask(self, model, prompts, pad):
-        """Token 0 ends sequences, and nothing but the mask tells that 77 is padding."""
-        ids, mask = left_padded(prompts, pad)
-        out = generate(model, ids, None, mask, lz_preset="guarded", lz_penalty=0.3)
-        for row, prompt in zip(out, prompts, strict=True):
-            want, margins = plain_loop(model, prompt, replace(PRESETS["guarded"], exempt_token_ids=(0, 1)))
-            assert_same(cut(row, len(ids[0])), want, margins)
+    def test_padding_is_known_from_the_mask(self, model, prompts):
+        """Padded with the end token, and with the very token that would come next if the pads did not count."""
+        config = LZPenaltyConfig(strength=0.5, buffer_size=2, exempt_token_ids=(0, 1))
+        want = [plain_loop(model, prompt, config) for prompt in prompts]
+        for pad in (0, want[0][0][0]):
+            ids, mask = left_padded(prompts, pad)
+            out = generate(model, ids, None, mask, lz_penalty=0.5, lz_buffer_size=2)
+            for row, expected in zip(out, want, strict=True):
+                assert_same(cut(row, len(ids[0])), *expected)
 
     @pytest.mark.parametrize("how", [{"num_beams": 2}, {"num_return_sequences": 2, "do_sample": True, "top_k": 1}])
     def test_padded_rows_that_multiply(self, model, prompts, how):
-        ids, mask = left_padded(prompts[:2], 77)
         settings = {"lz_penalty": 0.5, "lz_buffer_size": 2, "max_new_tokens": 20} | how
-        out = generate(model, ids, None, mask, **settings)[:, len(ids[0]) :].tolist()
         alone = [generate(model, [prompt], None, **settings)[:, len(prompt) :].tolist() for prompt in prompts[:2]]
-        assert out == alone[0] + alone[1]
+        ids, mask = left_padded(prompts[:2], pad=alone[0][0][0])
+        assert generate(model, ids, None, mask, **settings)[:, len(ids[0]) :].tolist() == alone[0] + alone[1]
 
     def test_embeddings_instead_of_a_prompt(self, model, prompts):
         """The prompt's tokens are unknown: only the new ones count."""
