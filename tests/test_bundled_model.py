@@ -7,7 +7,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lz_penalty import bundled_model
 from lz_penalty.bundled_model import problems
-from lz_penalty.evaluation.compare import distinct, human_text_cost
+from lz_penalty.detection import distinct
+from lz_penalty.evaluation.compare import human_text_cost
 from lz_penalty.evaluation.generation import BUNDLED, continue_greedily, load
 from lz_penalty.evaluation.penalties import penalty
 

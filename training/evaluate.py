@@ -20,8 +20,7 @@ import torch
 
 from lz_penalty import bundled_model
 from lz_penalty.bundled_model import problems
-from lz_penalty.detection import is_degenerate, is_loop
-from lz_penalty.evaluation.compare import distinct
+from lz_penalty.detection import distinct, is_degenerate, is_loop
 from lz_penalty.evaluation.generation import Loaded, continue_greedily, load
 from lz_penalty.evaluation.penalties import penalty
 

@@ -26,8 +26,7 @@ def demo(
     Loops are shown in red. The model is small (7 million parameters) and travels with the package; large ones loop too.
     """
     from lz_penalty import bundled_model
-    from lz_penalty.detection import find_repetition
-    from lz_penalty.evaluation.compare import distinct
+    from lz_penalty.detection import distinct, find_repetition
     from lz_penalty.evaluation.generation import BUNDLED, continue_greedily, load
     from lz_penalty.evaluation.penalties import penalty
 

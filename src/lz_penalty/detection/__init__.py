@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from lz_penalty.detection.drift import Drift, find_drift
+from lz_penalty.detection.metrics import RepetitionReport, distinct, repetition_report, seq_rep
 from lz_penalty.detection.online import RepetitionDetector, repetition_at_end, stop_on_repetition
 from lz_penalty.detection.substrings import RepeatedSubstring, paper20, repeated_substrings
 from lz_penalty.detection.tandem import (
@@ -25,6 +26,8 @@ __all__ = [
     "RepeatedSubstring",
     "Repetition",
     "RepetitionDetector",
+    "RepetitionReport",
+    "distinct",
     "find_counter",
     "find_drift",
     "find_edited",
@@ -36,5 +39,7 @@ __all__ = [
     "paper20",
     "repeated_substrings",
     "repetition_at_end",
+    "repetition_report",
+    "seq_rep",
     "stop_on_repetition",
 ]

@@ -16,13 +16,13 @@ import torch
 import lz_penalty
 from lz_penalty import bundled_model
 from lz_penalty.bundled_model import problems
-from lz_penalty.detection import is_degenerate, is_loop
+from lz_penalty.detection import distinct, is_degenerate, is_loop
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.evaluation.generation import Loaded, continue_greedily
 from lz_penalty.evaluation.penalties import Penalty
 from lz_penalty.ops import apply_lz_penalty_
 
-__all__ = ["Plan", "Result", "compare", "distinct", "human_text_cost", "read_results"]
+__all__ = ["Plan", "Result", "compare", "human_text_cost", "read_results"]
 
 
 @dataclass(frozen=True)
@@ -144,16 +144,6 @@ def _penalised(plain: torch.Tensor, ids: torch.Tensor, processors: list[Any]) ->
         else:
             plain = torch.cat([processor(ids[:, : i + 1], plain[i : i + 1]) for i in range(count)])
     return plain
-
-
-def distinct(tokens: Sequence[int], n: int) -> float:
-    """The share of different n-grams; 1 for a sequence too short to have one.
-
-    >>> distinct([1, 2, 1, 2, 1, 2], 2)
-    0.4
-    """
-    grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
-    return len(set(grams)) / len(grams) if grams else 1.0
 
 
 # ---------------------------------------------------------------- results on disk
