@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from lz_penalty.checks import boolean, integer
@@ -81,20 +82,21 @@ class ServerSettings:
         Traceback (most recent call last):
         lz_penalty.errors.LZPenaltyError: lz_window_size = 2048: must be at most 1024, the cap of this server.
         """
-        config = LZPenaltyConfig.from_request(request or {}, self.default)
+        request = request or {}
+        config = LZPenaltyConfig.from_request(request, self.default)
         if config is not None and config is not self.default:
-            self._check_caps(config)
+            self._check_caps(config, request)
         return config
 
-    def _check_caps(self, config: LZPenaltyConfig) -> None:
-        if config.min_match_length is not None and config.window_size > self.max_window_size:
-            raise bad_value(
-                "lz_window_size", config.window_size, f"at most {self.max_window_size}, the cap of this server"
-            )
-        if config.escalation and config.loop_window > self.max_loop_window:
-            raise bad_value(
-                "lz_loop_window", config.loop_window, f"at most {self.max_loop_window}, the cap of this server"
-            )
+    def _check_caps(self, config: LZPenaltyConfig, request: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Sizes that were asked for or have an effect must be within the caps."""
+        for name, cap, matters in (
+            ("window_size", self.max_window_size, config.min_match_length is not None),
+            ("loop_window", self.max_loop_window, config.escalation),
+        ):
+            size = getattr(config, name)
+            if size > cap and (matters or f"lz_{name}" in request):
+                raise bad_value(f"lz_{name}", size, f"at most {cap}, the cap of this server")
 
 
 def _default(given: Any) -> LZPenaltyConfig | None:

@@ -1,0 +1,153 @@
+"""The OpenAI-compatible server in its own process: hundreds of concurrent requests, preemption, malformed settings."""
+
+import asyncio
+import random
+import re
+import urllib.request
+from dataclasses import replace
+
+import httpx
+import pytest
+from engines import serve
+from requests_and_truth import check_all, mixed_requests
+
+from lz_penalty import LZPenaltyConfig
+from lz_penalty.config import REQUEST_FIELDS
+
+# A cache of 40 blocks of 32 tokens: about six requests at their longest, with up to 48 in the batch.
+SMALL = ("--max-num-seqs", "48", "--block-size", "32", "--num-gpu-blocks-override", "40", "--max-model-len", "512")
+SERVER = '{"default": {"lz_preset": "guarded", "lz_penalty": 0.2}, "max_window_size": 1024, "max_loop_window": 4096}'
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serve(*SMALL, "--max-num-batched-tokens", "256") as address:
+        yield address
+
+
+async def complete(client, request, **more):
+    body = {"model": "bundled", "prompt": request.prompt, "max_tokens": request.max_tokens, "return_token_ids": True}
+    fields = {} if request.fields is None else {"vllm_xargs": request.fields}
+    reply = await client.post("/v1/completions", json=body | request.sampling | fields | more)
+    assert reply.status_code == 200, reply.text
+    return reply.json()["choices"][0]["token_ids"]
+
+
+def metric(address, name):
+    with urllib.request.urlopen(f"{address}/metrics") as reply:
+        return sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", reply.read().decode(), re.M))
+
+
+def client_of(address):
+    return httpx.AsyncClient(base_url=address, timeout=600, limits=httpx.Limits(max_connections=None))
+
+
+def test_two_hundred_concurrent_requests_among_a_thousand_malformed(server, model, tokenizer, special):
+    requests = mixed_requests(tokenizer, special, 220, seed=3)
+    bad = malformed(1000)
+
+    async def run():
+        rng = random.Random(0)
+
+        async def good(client, request):
+            await asyncio.sleep(rng.random() * 8)
+            return await complete(client, request)
+
+        async def refused(client, fields):
+            await asyncio.sleep(rng.random() * 20)
+            body = {"model": "bundled", "prompt": [5, 6, 7], "max_tokens": 2, "vllm_xargs": fields}
+            reply = await client.post("/v1/completions", json=body)
+            return reply.status_code, reply.text
+
+        async with client_of(server) as client:
+            return await asyncio.gather(
+                asyncio.gather(*(good(client, request) for request in requests)),
+                asyncio.gather(*(refused(client, fields) for fields in bad)),
+            )
+
+    outputs, refusals = asyncio.run(run())
+    for fields, (status, text) in zip(bad, refusals, strict=True):
+        assert status == 400, (fields, status, text)
+        assert any(name.removeprefix("lz_") in text for name in fields), (fields, text)
+    check_all(model, requests, outputs)
+    preemptions = metric(server, "vllm:num_preemptions_total")
+    print(f"preemptions: {preemptions:.0f}")
+    assert preemptions > 0
+
+
+def test_server_default_caps_and_switching_off(model, tokenizer, special):
+    """Over the chat and completion endpoints; the metrics count what happened."""
+    default = LZPenaltyConfig.guarded(strength=0.2, exempt_token_ids=special)
+    requests = mixed_requests(tokenizer, special, 10, seed=4)[:4]
+    asked = (None, {"lz_penalty": 0}, {"lz_window_size": 100}, {"lz_preset": "failsafe"})
+    meant = (
+        default,
+        None,
+        replace(default, window_size=100),
+        LZPenaltyConfig.failsafe(exempt_token_ids=special),
+    )
+    for request, fields, config in zip(requests, asked, meant, strict=True):
+        request.fields, request.config = fields, config
+
+    async def run(address):
+        async with client_of(address) as client:
+            outputs = await asyncio.gather(*(complete(client, request) for request in requests))
+            body = {"model": "bundled", "messages": [{"role": "user", "content": "What is 2 + 3?"}], "max_tokens": 5}
+            replies = [
+                await client.post("/v1/chat/completions", json=body | {"vllm_xargs": fields})
+                for fields in (
+                    {"lz_window_size": 1024},
+                    {"lz_window_size": 1025},
+                    {"lz_loop_window": 5000},
+                    {"lz_x": 1},
+                )
+            ]
+            return outputs, replies
+
+    with serve("--max-num-seqs", "8", "--max-model-len", "512", env={"LZ_PENALTY_SERVER": SERVER}) as address:
+        outputs, replies = asyncio.run(run(address))
+    check_all(model, requests, outputs)
+    assert [reply.status_code for reply in replies] == [200, 400, 400, 400]
+    assert (
+        "lz_window_size = 1025: must be at most 1024, the cap of this server." in replies[1].json()["error"]["message"]
+    )
+    assert "lz_loop_window = 5000: must be at most 4096" in replies[2].json()["error"]["message"]
+
+
+def malformed(count):
+    """Settings that must be refused: wrong types, out of range, unknown, above the cap, contradictory."""
+    rng = random.Random(0)
+    wrong = {
+        "lz_penalty": [-0.1, 101, 1e300, "0.15", "nan", [0.1], "inf", ""],
+        "lz_preset": ["gaurded", "", 3, "GUARDED", ["guarded"]],
+        "lz_window_size": [0, -5, 8193, 10**12, 0.5, "512", [512]],
+        "lz_buffer_size": [0, -1, 4097, 2.5, "x"],
+        "lz_formula": ["papers", 1, ""],
+        "lz_lookback": ["adjacen", 0, []],
+        "lz_min_match_length": [0, 34, -3, 1.5, "None"],
+        "lz_escalation": [-1, 101, "1", [1]],
+        "lz_loop_window": [0, 8193, 10**9, "4096"],
+        "lz_include_prompt": [2, "true", -1, "no", 0.5],
+        "lz_exempt_token_ids": [[-1], [2**31], list(range(1025)), ["a"], "5", 5, [1.5]],
+    }
+    together = [
+        {"lz_preset": "sglang", "lz_lookback": "before_buffer"},
+        {"lz_preset": "sglang", "lz_min_match_length": 2},
+        {"lz_penalty": 0.2, "lz_buffer_size": 3, "lz_min_match_length": 5},
+        {"lz_preset": "guarded", "lz_loop_window": 9000},
+        {"lz_buffer_size": 3},
+    ]
+    out = []
+    while len(out) < count:
+        kind = rng.random()
+        base = rng.choice(({"lz_penalty": 0.2}, {"lz_preset": "guarded"}, {}))
+        if kind < 0.8:
+            name = rng.choice(sorted(wrong))
+            out.append(base | {name: rng.choice(wrong[name])})
+        elif kind < 0.9:
+            name = rng.choice(sorted(REQUEST_FIELDS))
+            place = rng.randrange(3, len(name))
+            out.append(base | {name[:place] + rng.choice("abcxyz_ ") + name[place:]: rng.choice((1, "x"))})
+        else:
+            out.append(rng.choice(together))
+    return out
