@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from lz_penalty.checks import integer, real
-from lz_penalty.detection.tandem import LOOP_COPIES, LOOP_LENGTH, Repetition
+from lz_penalty.detection.tandem import LOOP_COPIES, LOOP_LENGTH, Items, Repetition, as_array, make_repetition
 from lz_penalty.errors import LZPenaltyError, bad_value
 from lz_penalty.loops import trailing_runs
 
@@ -224,7 +224,17 @@ class RepetitionDetector:
         if not lengths:
             return None
         length = max(lengths)
-        return _repetition(self._history, lengths[length], length, self._length)
+        period = lengths[length]
+        last = tuple(self._history[-period:])  # of a long run, no more of it may be left
+        turn = period - length % period
+        return Repetition(
+            start=self._length - length,
+            period=period,
+            length=length,
+            copies=length / period,
+            coverage=length / self._length,
+            unit=last[turn:] + last[:turn],
+        )
 
 
 def _recurs(history: array[int], size: int, distance: int) -> bool:
@@ -234,38 +244,24 @@ def _recurs(history: array[int], size: int, distance: int) -> bool:
     return tail.find(tail[-size * history.itemsize :], 0, -history.itemsize) >= 0
 
 
-def _repetition(tail: Sequence[int], period: int, length: int, total: int) -> Repetition:
-    """The last `length` of `total` items; only the last `period` of them need to be in `tail`."""
-    last = tuple(tail[-period:])
-    turn = period - length % period
-    return Repetition(
-        start=total - length,
-        period=period,
-        length=length,
-        copies=length / period,
-        coverage=length / total,
-        unit=last[turn:] + last[:turn],
-    )
-
-
 def repetition_at_end(
-    tokens: Sequence[int],
+    sequence: Items,
     *,
     max_period: int = MAX_PERIOD,
     min_copies: float = LOOP_COPIES,
     min_length: int = LOOP_LENGTH,
 ) -> Repetition | None:
-    """What `RepetitionDetector.current` is after these tokens, without any state.
+    """What `RepetitionDetector.current` is after these tokens, without any state. Takes a `str` or `bytes` too.
 
-    Looks at the last max_period * min_copies tokens; where the end does not recur, at the last max_period.
+    Looks at the last max_period * min_copies items; where the end does not recur, at the last max_period only.
 
     >>> repetition_at_end([7, *[1, 2, 3] * 20]).unit
     (1, 2, 3)
-    >>> repetition_at_end([*[1, 2, 3] * 20, 7]) is None
+    >>> repetition_at_end("and so on " * 10 + ".") is None
     True
     """
     thresholds = Thresholds.of(max_period, min_copies, min_length)
-    tail = array("q", tokens[-thresholds.reach :])
+    tail = array("q", as_array(sequence[-thresholds.reach :]).astype("int64").tobytes())
     if not _recurs(tail, thresholds.overlap, max_period):
         return None
     best, longest = 0, 0
@@ -275,9 +271,9 @@ def repetition_at_end(
             best, longest = period, length
     if not best:
         return None
-    while longest < len(tokens) and tokens[-1 - longest] == tokens[best - 1 - longest]:
+    while longest < len(sequence) and sequence[-1 - longest] == sequence[best - 1 - longest]:
         longest += 1
-    return _repetition(tail, best, longest, len(tokens))
+    return make_repetition(sequence, len(sequence) - longest, best, len(sequence))
 
 
 class stop_on_repetition(Iterator[Any]):

@@ -26,6 +26,7 @@ __all__ = [
     "is_degenerate",
     "is_endless",
     "is_loop",
+    "make_repetition",
 ]
 
 DEGENERATE_COPIES = 20  # the paper's threshold
@@ -75,7 +76,7 @@ def find_repetition(
     found = _runs(sequence, min_copies, min_length, at_end)
     if not found:
         return None
-    return _repetition(sequence, *min(found, key=lambda run: (run[0] - run[2], run[0])))
+    return make_repetition(sequence, *min(found, key=lambda run: (run[0] - run[2], run[0])))
 
 
 def find_repetitions(
@@ -105,7 +106,7 @@ def find_repetitions(
     [(0, 17, '-----+'), (0, 5, '-'), (6, 5, '-'), (12, 5, '-')]
     """
     found = _runs(sequence, min_copies, min_length, at_end)
-    return [_repetition(sequence, *run) for run in sorted(found, key=lambda run: (run[0], -run[2]))]
+    return [make_repetition(sequence, *run) for run in sorted(found, key=lambda run: (run[0], -run[2]))]
 
 
 def _runs(sequence: Items, min_copies: float, min_length: int, at_end: bool) -> list[tuple[int, int, int]]:
@@ -121,7 +122,8 @@ def _runs(sequence: Items, min_copies: float, min_length: int, at_end: bool) -> 
     return [run for run in found if run[2] == len(items)] if at_end else found
 
 
-def _repetition(sequence: Any, start: int, period: int, end: int) -> Repetition:
+def make_repetition(sequence: Any, start: int, period: int, end: int) -> Repetition:
+    """The run of this period from start to end."""
     unit = sequence[start : start + period]
     return Repetition(
         start=start,
