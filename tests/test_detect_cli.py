@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+from collections import Counter
 
 import pyarrow
 import pyarrow.parquet
@@ -19,6 +20,7 @@ from judge_server import serve, verdict
 from lz_penalty import LZPenaltyError
 from lz_penalty.detection.records import Problem, Reading, Record, Span, decode, read
 from lz_penalty.detection.scan import Document, Scan, scan
+from lz_penalty.detection.verdict import CRITERIA, Limits
 
 LOOP = "No! " * 100
 FINE = "A text that says one thing after another and then ends."
@@ -256,6 +258,7 @@ OTHERS = {
     "edited": "".join(
         f"and the one who said it went {word} to the old house by the sea, " for word in "abcdefghijklmnopqrstuvwx"
     ),
+    "paper20": "".join(f"the {word} " for word in "abcdefghijklmnopqrstuvwxyz"),
     "tandem": LOOP,
 }
 
@@ -395,6 +398,18 @@ def test_without_a_library_it_says_what_to_install(folder, module, extra, file):
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert shown.returncode == 2
     assert shown.stderr.strip() == f"lz-penalty: this needs {module}: pip install 'lz-penalty[{extra}]'"
+
+
+@given(st.lists(st.sampled_from(["ab", "ba\ud800", "\U0001f40d", "xyz", "xy"]), max_size=120).map("".join))
+def test_the_witness_of_paper20_is_the_most_frequent_of_three_characters(text):
+    found = CRITERIA["paper20"](text, Limits())
+    counts = Counter(text[start : start + 3] for start in range(len(text) - 2))
+    most = max(counts.values(), default=0)
+    assert (found is not None) == (most >= 20)
+    if found:
+        assert found.copies == counts[found.unit] == most
+        places = [start for start in range(len(text) - 2) if text[start : start + 3] == found.unit]
+        assert (found.start, found.start + found.length) == (places[0], places[-1] + 3)
 
 
 parts = st.lists(
