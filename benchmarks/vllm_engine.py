@@ -28,6 +28,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
 os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # a processor means V1 up to 0.30; the baseline must be V1 too
 
+import numpy as np  # noqa: E402
+
 from benchmarks.vllm_timed import TIMES, times  # noqa: E402
 from benchmarks.workload import machine  # noqa: E402
 
@@ -44,6 +46,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     FREQUENCY: {"frequency_penalty": 0.3},
 }
 OURS = (IDLE, PAPER, GUARDED)
+HOST = ("host_us", "host_cpu_us", "arrival_us", "arrival_cpu_us")  # by the clock, and what this thread itself worked
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ SHAPES = {
     "7B": Shape(3584, 18_944, 28, 28, 4, 152_064),
     "32B": Shape(5120, 27_648, 64, 40, 8, 152_064),
 }
+ALONE = "32B"  # no second engine beside it
 
 
 # ---------------------------------------------------------------- engines
@@ -97,6 +101,7 @@ def engine(name: str, folder: Path, processors: list[str], batch: int) -> Any:
         dtype="bfloat16",
         max_model_len=2048,
         max_num_seqs=batch,
+        gpu_memory_utilization=0.9 if name == ALONE else 0.3,
         kv_cache_memory_bytes=cache,
         logits_processors=processors or None,
         compilation_config={"cudagraph_capture_sizes": sorted({1, 8, 32, 64, batch})} if name != "tiny" else {},
@@ -134,7 +139,7 @@ class Bench:
             return output
 
         core.get_output = timed
-        first = int(self._times[0]) + 1
+        first = int(self._times[0, 0]) + 1
         params = SamplingParams(
             temperature=0, max_tokens=new_tokens, ignore_eos=True, detokenize=False, **SETTINGS[contender]
         )
@@ -146,9 +151,10 @@ class Bench:
         steps = [(after - before) * 1e3 for before, after in itertools.pairwise(ends)][2:]
         run = {"contender": contender, "step_ms": statistics.median(steps), "steps": len(steps)}
         if contender in OURS:
-            host = [ns / 1e3 for ns in self._times[first : int(self._times[0]) + 1].tolist()]
-            run["host_us"] = statistics.median([us for us in host if us > 0])
-            run["host_us_when_requests_arrive"] = max((-us for us in host if us < 0), default=None)
+            host = self._times[first : int(self._times[0, 0]) + 1] / 1e3
+            steady, arriving = host[host[:, 0] > 0], -host[host[:, 0] < 0]
+            run["host_us"], run["host_cpu_us"] = np.median(steady, axis=0).tolist()
+            run["arrival_us"], run["arrival_cpu_us"] = arriving.max(axis=0).tolist() if len(arriving) else (None, None)
         return run
 
 
@@ -192,8 +198,7 @@ def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "cost": statistics.median(costs),
                 "cost_low": low,
                 "cost_high": high,
-                "host_us": median_of(mine, "host_us"),
-                "host_us_when_requests_arrive": median_of(mine, "host_us_when_requests_arrive"),
+                **{key: median_of(mine, key) for key in HOST},
             }
         )
     return rows
@@ -213,9 +218,11 @@ def median_of(runs: list[dict[str, Any]], key: str) -> float | None:
 
 def print_rows(rows: list[dict[str, Any]]) -> None:
     for row in rows:
-        host = "" if row["host_us"] is None else f"  host {row['host_us']:.0f} us"
-        arrive = row["host_us_when_requests_arrive"]
-        host += "" if arrive is None else f" ({arrive:.0f} us when requests arrive)"
+        host = (
+            ""
+            if row["host_us"] is None
+            else "  host {host_us:.0f} us, {host_cpu_us:.0f} of its own; at arrivals {arrival_us:,.0f} us".format(**row)
+        )
         print(
             f"{row['shape']:>5} batch {row['batch']:>3}  {row['contender']:<27} {row['step_ms']:8.3f} ms/step  "
             f"{row['cost']:+.2%} [{row['cost_low']:+.2%}, {row['cost_high']:+.2%}]{host}",
@@ -250,7 +257,7 @@ def main() -> None:
                 f"{given.out} is from another machine or version: {data['machine']} and {about}; use another --out."
             )
     for name in given.shapes:
-        bench = Bench(name, max(given.batches), pair=name != "32B")
+        bench = Bench(name, max(given.batches), pair=name != ALONE)
         for batch in given.batches:
             runs = measure(bench, name, batch, given.new_tokens, given.rounds, given.others)
             data["runs"] += runs

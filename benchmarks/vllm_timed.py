@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,12 @@ STEPS = 1_000_000
 
 
 def times(path: Path, mode: Any) -> np.ndarray:
-    """A file shared between the processes: in its first line the number of steps so far, then nanoseconds per step,
+    """A file shared between the processes: in its first line the number of steps so far, then two times per step.
+
+    By the clock, and of the processor (the engine's other threads take turns with this one); in nanoseconds, and
     negative where the batch had changed.
     """
-    return np.memmap(path, np.int64, mode, shape=(STEPS,))
+    return np.memmap(path, np.int64, mode, shape=(STEPS, 2))
 
 
 class TimedProcessor(LZPenaltyLogitsProcessor):
@@ -28,23 +30,33 @@ class TimedProcessor(LZPenaltyLogitsProcessor):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._times = times(Path(os.environ[TIMES]), "r+")
-        self._update_time = 0
+        self._update_time = 0, 0
         self._sign = 1
 
     def update_state(self, batch_update: Any) -> None:
         """The plug-in's own, timed."""
-        begin = perf_counter_ns()
+        begin = _now()
         super().update_state(batch_update)
-        self._update_time = perf_counter_ns() - begin
+        self._update_time = _since(begin)
         self._sign = 1 if batch_update is None else -1
 
     def apply(self, logits: Any, ctx: Any = None) -> Any:
         """The plug-in's own, timed."""
-        begin = perf_counter_ns()
+        begin = _now()
         logits = super().apply(logits, ctx)
-        spent = perf_counter_ns() - begin + self._update_time
-        count = int(self._times[0]) + 1
-        self._times[count] = self._sign * spent
-        self._times[0] = count
-        self._update_time, self._sign = 0, 1
+        clock, processor = _since(begin)
+        count = int(self._times[0, 0]) + 1
+        self._times[count, 0] = self._sign * (clock + self._update_time[0])
+        self._times[count, 1] = self._sign * (processor + self._update_time[1])
+        self._times[0, 0] = count
+        self._update_time, self._sign = (0, 0), 1
         return logits
+
+
+def _now() -> tuple[int, int]:
+    return perf_counter_ns(), thread_time_ns()
+
+
+def _since(begin: tuple[int, int]) -> tuple[int, int]:
+    clock, processor = begin
+    return perf_counter_ns() - clock, thread_time_ns() - processor

@@ -10,6 +10,7 @@ tokens: they gather in a short tail per row, which travels whole, and are writte
 
 from __future__ import annotations
 
+from array import array
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -50,6 +51,44 @@ class Request(NamedTuple):
         return tokens
 
 
+class QuietSteps:
+    """Steps in which every output gains one token and nothing else happens: nearly all of them, so they must be cheap.
+
+    Args:
+        outputs: the output lists.
+        rows: their rows in the batch.
+        columns: the state of all rows; tails and their lengths are kept here, `SEEN` by whoever ends the quiet steps.
+    """
+
+    def __init__(self, outputs: list[list[int]], rows: np.ndarray, columns: np.ndarray) -> None:
+        self.steps = 0
+        ends = columns[TAIL_LENGTH, rows]
+        self._outputs = outputs
+        self._expected = [seen + 1 for seen in columns[SEEN, rows].tolist()]
+        self._cells = columns.reshape(-1)
+        self._free = (TAIL + ends.astype(np.int64)) * columns.shape[1] + rows  # the cell for the next token of each row
+        self._width = columns.shape[1]
+        self._tail_lengths = columns[TAIL_LENGTH]
+        self._gain = np.zeros(self._width, dtype=np.int32)
+        self._gain[rows] = 1
+        self._room = TAIL_WIDTH - 1 - int(ends.max())  # the step that fills a tail is not quiet
+
+    def take_new_tokens(self) -> bool:
+        """Move the new tokens into the tails; `False` if this step is not a quiet one, and nothing was done."""
+        lengths = list(map(len, self._outputs))
+        if lengths != self._expected or self.steps == self._room:
+            return False
+        tokens = list(map(_last, self._outputs))
+        if min(tokens) < 0:
+            raise placeholder()
+        self._cells[self._free] = tokens
+        self._free += self._width
+        self._tail_lengths += self._gain
+        self._expected = [length + 1 for length in lengths]
+        self.steps += 1
+        return True
+
+
 class BatchState:
     """Follows the batch through `update`, and penalises its logits in `apply`.
 
@@ -72,18 +111,16 @@ class BatchState:
         self._batch_size = 0
         self._unloaded: set[int] = set()  # slots of requests whose history has not been sent yet
         self._packed: PackedConfig | None = None  # of the rows that follow; made anew when the batch has changed
-        self._arrays: dict[
-            str, torch.Tensor
-        ] = {}  # what the op reads beside the history, at every step the same memory
         self._rows = np.zeros(0, dtype=np.int64)
         self._outputs: list[list[int]] = []
-        self._expected: list[int] | None = None  # the outputs' lengths after one more token each, where nothing changes
+        self._quiet: QuietSteps | None = None  # while nothing changes but one more token in every output
         self._staging = Staging(len(self._columns) - SLOT, rows, device)
 
     # ------------------------------------------------------------ the batch changes
 
     def update(self, update: BatchUpdate) -> None:
         """Follow what came, went and moved. Output lists are not read here: their last ids may be placeholders."""
+        self._end_quiet_steps()
         for row in update.removed:
             self._remove(row)
         for row, params, prompt, output in update.added:
@@ -94,7 +131,7 @@ class BatchState:
         self._batch_size = update.batch_size
         self._rows = np.array([row for row, one in enumerate(self._requests) if one is not None], dtype=np.int64)
         self._outputs = [one.output for one in self._requests if one is not None]
-        self._packed = self._expected = None
+        self._packed = None
 
     def _add(self, row: int, extra_args: dict[str, Any] | None, prompt: list[int], output: list[int]) -> None:
         slot = self._free_slots[-1]
@@ -140,20 +177,25 @@ class BatchState:
             self._load(
                 [row for row, one in enumerate(self._requests) if one is not None and one.slot in self._unloaded]
             )
-        self._take_new_tokens()
+        if self._quiet is None or not self._quiet.take_new_tokens():
+            self._take_new_tokens()
         changed = self._packed is None
         if self._packed is None:
             self._packed = self._pack()
             self._staging.resize(self._batch_size)
-            slots, lengths, tail_lengths = self._staging.sent[: TAIL - SLOT]
-            self._arrays = {
-                "lengths": lengths,
-                "row_to_slot": slots,
-                "tail_ids": self._staging.sent[TAIL - SLOT :].T,
-                "tail_lengths": tail_lengths,
-            }
-        self._staging.send(self._columns[SLOT:, : self._batch_size])
-        return apply_lz_penalty_(logits, self._history, config=self._packed, check=changed, **self._arrays)
+        slots, lengths, tail_lengths, tails = self._staging.send(self._columns[SLOT:, : self._batch_size])
+        apply_lz_penalty_(
+            logits,
+            self._history,
+            lengths,
+            config=self._packed,
+            row_to_slot=slots,
+            tail_ids=tails,
+            tail_lengths=tail_lengths,
+            check=changed,
+        )
+        self._staging.done()
+        return logits
 
     def _pack(self) -> PackedConfig:
         table = self._table[: self._batch_size]
@@ -163,28 +205,28 @@ class BatchState:
 
     def _take_new_tokens(self) -> None:
         """Move what the output lists have gained into the tails: one token per request, or none while it is prefilled."""
+        self._end_quiet_steps()
         columns, rows, outputs = self._columns, self._rows, self._outputs
-        lengths = list(map(len, outputs))
-        if lengths == self._expected:  # nothing has changed: one more token each
-            tokens = list(map(_last, outputs))
-        else:
-            fresh = np.array(lengths) - columns[SEEN, rows]
-            # Fewer or more: vLLM took tokens back (a failed transfer of cache blocks), or a step was not seen.
-            self._load(rows[(fresh != 0) & (fresh != 1)].tolist())
-            one = fresh == 1
-            rows = rows[one]
-            tokens = [output[-1] for output, is_one in zip(outputs, one, strict=True) if is_one]
-        self._expected = [length + 1 for length in lengths]
-        if not tokens:
-            return
-        if min(tokens) < 0:
-            raise _placeholder()
-        ends = columns[TAIL_LENGTH, rows]
-        columns[TAIL + ends, rows] = tokens
-        columns[TAIL_LENGTH, rows] = ends + 1
-        columns[SEEN, rows] += 1
-        if ends.max() == TAIL_WIDTH - 1:
-            self._empty_tails()
+        fresh = np.fromiter(map(len, outputs), np.int64, len(outputs)) - columns[SEEN, rows]
+        # Fewer or more: vLLM took tokens back (a failed transfer of cache blocks), or a step was not seen.
+        self._load(rows[(fresh != 0) & (fresh != 1)].tolist())
+        one = fresh == 1
+        tokens = [output[-1] for output, is_one in zip(outputs, one.tolist(), strict=True) if is_one]
+        if tokens:
+            if min(tokens) < 0:
+                raise placeholder()
+            ends = columns[TAIL_LENGTH, rows[one]]
+            columns[TAIL + ends, rows[one]] = tokens
+            columns[TAIL_LENGTH, rows[one]] += 1
+            columns[SEEN, rows[one]] += 1
+            if ends.max() == TAIL_WIDTH - 1:
+                self._empty_tails()
+        self._quiet = QuietSteps(outputs, rows, columns)
+
+    def _end_quiet_steps(self) -> None:
+        if self._quiet is not None:
+            self._columns[SEEN, self._rows] += self._quiet.steps
+            self._quiet = None
 
     # ------------------------------------------------------------ now and then
 
@@ -193,18 +235,16 @@ class BatchState:
         if not rows:
             return
         requests = [(row, request) for row in rows if (request := self._requests[row]) is not None]
-        contexts = [np.array(request.context(), dtype=np.int32) for _, request in requests]
-        block = np.concatenate(contexts)
-        if block.size and block.min() < 0:
-            raise _placeholder()
-        sent = send(block, self._device)
-        begin = 0
-        for (row, request), context in zip(requests, contexts, strict=True):
-            end = begin + len(context)
-            self._history[request.slot, : end - begin].copy_(sent[begin:end])
-            self._columns[:TAIL, row] = len(request.output), request.slot, end - begin, 0
+        contexts = [array("i", request.context()) for _, request in requests]
+        block = np.zeros((len(requests), max(map(len, contexts))), dtype=np.int32)
+        slots = np.array([request.slot for _, request in requests])
+        for line, (row, request), context in zip(block, requests, contexts, strict=True):
+            line[: len(context)] = context
+            self._columns[:TAIL, row] = len(request.output), request.slot, len(context), 0
             self._unloaded.discard(request.slot)
-            begin = end
+        if block.size and block.min() < 0:
+            raise placeholder()
+        self._history[:, : block.shape[1]].index_copy_(0, send(slots, self._device), send(block, self._device))
 
     def _empty_tails(self) -> None:
         """Write all tails to the histories; load those anew whose slot is full."""
@@ -222,7 +262,7 @@ class BatchState:
         self._load(self._rows[full].tolist())
 
 
-def _placeholder() -> LZPenaltyError:
+def placeholder() -> LZPenaltyError:
     return LZPenaltyError(
         "vLLM gave an output id of -1, a placeholder for a token that it has not copied to the host: the LZ penalty "
         "cannot see the text. Use --no-async-scheduling, or report the way in which you started vLLM."
