@@ -14,8 +14,8 @@ The processor is a pure function of the token ids it is called with, so beams, a
 which call it with growing and shrinking prefixes, cannot confuse it.
 """
 
+from lz_penalty.engines.special_tokens import special_token_ids
 from lz_penalty.engines.transformers.enabling import disable, enable
 from lz_penalty.engines.transformers.processor import LZPenaltyLogitsProcessor
-from lz_penalty.engines.transformers.special_tokens import special_token_ids
 
 __all__ = ["LZPenaltyLogitsProcessor", "disable", "enable", "special_token_ids"]

@@ -11,7 +11,7 @@ from transformers import LogitsProcessor
 
 from lz_penalty.checks import MAX_TOKEN_ID, integer
 from lz_penalty.config import LZPenaltyConfig
-from lz_penalty.engines.transformers.special_tokens import special_token_ids
+from lz_penalty.engines.special_tokens import special_token_ids
 from lz_penalty.errors import LZPenaltyError, show
 from lz_penalty.ops import apply_lz_penalty_
 

@@ -14,6 +14,7 @@ import torch
 from lz_penalty import packing as col
 from lz_penalty.config import MAX_BUFFER, LZPenaltyConfig
 from lz_penalty.engines.server import ServerSettings
+from lz_penalty.engines.special_tokens import special_token_ids
 from lz_penalty.packing import PackedConfig, pack_configs
 
 __all__ = ["RequestSettings", "Settings", "send", "special_tokens_of"]
@@ -110,9 +111,7 @@ def send(array: np.ndarray, device: torch.device) -> torch.Tensor:
 
 def special_tokens_of(model_config: Any) -> tuple[int, ...]:
     """The ids that structure a conversation of this model, at most `MAX_SPECIAL`."""
-    from vllm.tokenizers import cached_tokenizer_from_config
-
-    from lz_penalty.engines.transformers.special_tokens import special_token_ids
+    from vllm.tokenizers import cached_tokenizer_from_config  # the only place that needs vLLM's tokenizers
 
     tokenizer = None if model_config.skip_tokenizer_init else cached_tokenizer_from_config(model_config)
     generation = SimpleNamespace(**model_config.try_get_generation_config())
