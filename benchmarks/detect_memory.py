@@ -1,7 +1,8 @@
 """What `lz-penalty detect` needs for a JSON lines file of 1 GB: `python benchmarks/detect_memory.py`.
 
 Makes the file in a temporary folder, runs the command as a process of its own, and writes its peak memory and its speed
-to results/detect_memory.json. Documents are of 0.2 to 200 kB of words drawn from a word list, each tenth ends in a loop.
+to results/detect_memory.json. Documents are of 0.2 to 200 kB of words drawn from a list, some of 8 MB; each tenth ends in
+a loop.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from benchmarks.workload import RESULTS, machine  # noqa: E402
 LIMIT = 500  # megabytes of memory
 CASES = ((["tandem"], 1_000), (["tandem", "paper20", "drift", "counter", "edited"], 100))  # with megabytes of text
 SIZES = (200, 2_000, 20_000, 200_000)
+LARGEST = 8_000_000  # just below what the command reads by default
 
 
 def texts(seed: int = 0):
@@ -36,9 +38,9 @@ def texts(seed: int = 0):
     draw = random.Random(seed)
     letters = "abcdefghijklmnopqrstuvwxyz"
     words = ["".join(draw.choices(letters, k=draw.randint(2, 9))) for _ in range(5_000)]
-    long = " ".join(draw.choices(words, k=1_000_000))
+    long = " ".join(draw.choices(words, k=2_000_000))
     for number in range(10**9):
-        size = draw.choice(SIZES)
+        size = LARGEST if number % 500 == 250 else draw.choice(SIZES)
         start = draw.randrange(len(long) - size)
         text = long[start : start + size]
         if number % 10 == 0:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from lz_penalty.detection import substrings
 from lz_penalty.detection.drift import find_drift
+from lz_penalty.detection.substrings import FIRST_LOOK, MIN_COUNT
 from lz_penalty.detection.tandem import ENDLESS_CHARACTERS, LOOP_COPIES, as_array, find_repetition
 from lz_penalty.detection.tolerant import CounterRun, EditedRun, find_counter, find_edited
 
@@ -60,18 +61,30 @@ def tandem(text: str, limits: Limits) -> Verdict | None:
 
 
 def paper20(text: str, _: Limits) -> Verdict | None:
-    """A substring of 3 characters or more that occurs 20 times or more, anywhere; the unit is the most frequent of 3.
+    """A substring of 3 characters or more that occurs 20 times or more, anywhere; the unit is one of just 3.
 
-    No longer one occurs more often. `repeated_substrings` lists them all, in far more memory.
+    If a longer one occurs that often, its beginning does. `repeated_substrings` lists them all, in far more memory.
     """
-    if not substrings.paper20(text):
-        return None
-    codes = as_array(text).astype(np.int64)
-    names, counts = np.unique(codes[:-2] << 42 | codes[1:-1] << 21 | codes[2:], return_counts=True)
-    most = int(np.argmax(counts))
-    unit = "".join(chr(int(names[most]) >> shift & 0x1FFFFF) for shift in (42, 21, 0))
+    codes = as_array(text)
+    size = FIRST_LOOK
+    while (unit := _most_frequent_three(codes[:size])) is None:
+        if size >= len(codes):
+            return None
+        size *= 2
+    first, second, third = map(ord, unit)
+    count = np.count_nonzero((codes[:-2] == first) & (codes[1:-1] == second) & (codes[2:] == third))
     start = text.find(unit)
-    return Verdict("paper20", start, text.rfind(unit) + len(unit) - start, int(counts[most]), unit, None)
+    return Verdict("paper20", start, text.rfind(unit) + len(unit) - start, int(count), unit, None)
+
+
+def _most_frequent_three(codes: npt.NDArray[np.uint32]) -> str | None:
+    """The three characters that most often stand side by side, if that is often enough."""
+    wide = codes.astype(np.int64)
+    names, counts = np.unique(wide[:-2] << 42 | wide[1:-1] << 21 | wide[2:], return_counts=True)
+    if counts.max(initial=0) < MIN_COUNT:
+        return None
+    name = int(names[np.argmax(counts)])
+    return "".join(chr(name >> shift & 0x1FFFFF) for shift in (42, 21, 0))
 
 
 def drift(text: str, _: Limits) -> Verdict | None:
