@@ -9,7 +9,7 @@ import pytest
 import torch
 from cases import settings_of
 from greedy import NEW, PRESETS, assert_same, cut, exempt, generate, left_padded, plain_loop
-from transformers import AddedToken, CompileConfig, GenerationConfig
+from transformers import AddedToken, CompileConfig, GenerationConfig, RepetitionPenaltyLogitsProcessor
 
 from lz_penalty import LZPenaltyConfig, LZPenaltyError, bundled_model, reference
 from lz_penalty.engines import transformers as lz
@@ -199,6 +199,15 @@ def test_output_logits_stay_raw(model, tokenizer, prompts):
         raw = model(torch.tensor([prompts[3]])).logits[0, -1]
     torch.testing.assert_close(out.logits[0][0], raw, atol=1e-4, rtol=1e-4)
     assert (out.scores[0][0] < out.logits[0][0] - 0.5).any()
+
+
+def test_transformers_own_penalties_come_first(model, tokenizer, prompts):
+    processor = LZPenaltyLogitsProcessor(LZPenaltyConfig(strength=1.0, buffer_size=4), tokenizer=tokenizer)
+    shown = {"output_logits": True, "output_scores": True, "return_dict_in_generate": True, "max_new_tokens": 1}
+    out = generate(model, [prompts[3]], processor, repetition_penalty=1.5, **shown)
+    ids = torch.tensor([prompts[3]])
+    want = processor(ids, RepetitionPenaltyLogitsProcessor(1.5)(ids, out.logits[0]))
+    torch.testing.assert_close(out.scores[0], want)
 
 
 # ---------------------------------------------------------------- enable()

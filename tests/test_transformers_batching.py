@@ -4,14 +4,14 @@ import math
 from dataclasses import replace
 
 import pytest
-from greedy import NEW, assert_same, plain_loop
+from greedy import NEW, assert_same, generate, plain_loop
 from transformers import ContinuousBatchingConfig, GenerationConfig, LogitsProcessorList
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessorList
 from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
 
 from lz_penalty import LZPenaltyConfig, LZPenaltyError
 from lz_penalty.engines import transformers as lz
-from lz_penalty.engines.transformers.continuous import ContinuousLZPenalty
+from lz_penalty.engines.transformers.continuous import ContinuousLZPenalty, settings_of_request
 
 GUARDED = LZPenaltyConfig.guarded(strength=0.3, exempt_token_ids=(0, 1))  # the model's end and pad tokens
 
@@ -93,6 +93,14 @@ def test_settings_per_request(model, prompts):
         assert_same(outputs[i].generated_tokens, *plain_loop(model, prompts[i], config))
 
 
+def test_a_loop_longer_than_the_window_is_seen(model, prompts):
+    prompt = generate(model, [prompts[1]], None, max_new_tokens=200)[0].tolist()  # by then it writes one in earnest
+    config = LZPenaltyConfig.failsafe(strength=1.0, window_size=4, buffer_size=2, exempt_token_ids=(0, 1))
+    assert plain_loop(model, prompt, config)[0] != plain_loop(model, prompt, None)[0]
+    outputs = model.generate_batch([prompt], greedy(**config.to_request()), batching())
+    check(model, outputs, [prompt], config)
+
+
 def test_off_unless_a_request_asks_for_it(model, prompts):
     with model.continuous_batching_context_manager(
         greedy(lz_penalty=0), continuous_batching_config=batching()
@@ -100,6 +108,7 @@ def test_off_unless_a_request_asks_for_it(model, prompts):
         manager.add_request(prompts[0], request_id="without")
         manager.add_request(prompts[0], request_id="with", lz_preset="guarded", lz_penalty=0.3)
         outputs = {output.request_id: output for output in (manager.get_result(timeout=30) for _ in range(2))}
+        assert settings_of_request(manager, {"lz_penalty": 1})["lz_config"].exempt_token_ids == (0, 1)
     for name, config in (("without", None), ("with", GUARDED)):
         assert_same(outputs[name].generated_tokens, *plain_loop(model, prompts[0], config))
 

@@ -57,11 +57,10 @@ class _OfSettings(LZPenaltyLogitsProcessor):
 
 def _get_logits_processor(original: Callable[..., Any]) -> Callable[..., Any]:
     def changed(self, generation_config, input_ids_seq_length=None, *args, **kwargs):
-        ours = _processor(self, generation_config, input_ids_seq_length, kwargs.get("model_kwargs") or {})
         given: Iterable[Any] = kwargs.get("logits_processor") or ()
-        if ours is not None and not any(
-            isinstance(processor, _OfSettings) for processor in given
-        ):  # an assistant has it
+        ours = _processor(self, generation_config, input_ids_seq_length, kwargs.get("model_kwargs") or {})
+        an_assistant_has_it = any(isinstance(processor, _OfSettings) for processor in given)
+        if ours is not None and not an_assistant_has_it:
             if any(isinstance(processor, LZPenaltyLogitsProcessor) for processor in given):
                 raise LZPenaltyError("lz_* settings and an LZPenaltyLogitsProcessor were given: use one of them.")
             kwargs["logits_processor"] = LogitsProcessorList([*given, ours])
@@ -97,7 +96,8 @@ def _init_continuous_batching(original: Callable[..., Any]) -> Callable[..., Any
         generation = self.generation_config if generation_config is None else generation_config
         ours = _processor(self, generation, None, {})
         if ours is not None:
-            continuous_batching_config = continuous.exact(continuous_batching_config)
+            inner = getattr(generation, "continuous_batching_config", None)  # the place it had before
+            continuous_batching_config = continuous.exact(continuous_batching_config or inner)
         manager = original(self, generation_config, continuous_batching_config, *args, **kwargs)
         penalty = continuous.penalty_of(manager)
         if (penalty and penalty.config) != (ours and ours.config):
@@ -113,7 +113,7 @@ def _init_continuous_batching(original: Callable[..., Any]) -> Callable[..., Any
 def _add_request(original: Callable[..., Any]) -> Callable[..., Any]:
     def changed(self, *args, **kwargs):
         given = lz_fields(kwargs)
-        others = {name: value for name, value in kwargs.items() if name not in given}
+        others = {name: value for name, value in kwargs.items() if not name.startswith("lz_")}
         return original(self, *args, **others, **continuous.settings_of_request(self, given))
 
     return changed

@@ -67,7 +67,7 @@ class LZPenaltyLogitsProcessor(LogitsProcessor):
         shown = f"{self.config}, pad_token_id={self.pad_token_id}, prompt_length={self.prompt_length}"
         if self.padding is not None:
             shown += f", padding={self.padding.tolist()}"
-        return f"{type(self).__name__}({shown})"
+        return f"LZPenaltyLogitsProcessor({shown})"
 
     @torch.compiler.disable  # ids are data, not constants of a graph; inside a compiled function this is a graph break
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
