@@ -72,8 +72,11 @@ def serve(*options: str, env: dict[str, str] | None = None) -> Iterator[str]:
         process = subprocess.Popen(command, env=os.environ | _ENVIRONMENT | (env or {}), stdout=log, stderr=log)
         try:
             _wait(process, f"http://127.0.0.1:{port}/health", log)
-            yield f"http://127.0.0.1:{port}"
-            assert process.poll() is None, "the server has died:\n" + _text(log)
+            try:
+                yield f"http://127.0.0.1:{port}"
+            finally:
+                if process.poll() is not None:
+                    raise EngineFailed("the server has died:\n" + _text(log))
         finally:
             process.terminate()
             try:

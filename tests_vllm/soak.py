@@ -75,7 +75,9 @@ async def soak(address: str, total: int) -> dict:
     server = psutil.Process(next(one.pid for one in psutil.Process().children()))
     watched = [one for one in mixed_requests(tokenizer, (), 12, seed=99) if one.max_tokens > 1]
     rounds, first = [], None
-    async with httpx.AsyncClient(base_url=address, timeout=600, limits=httpx.Limits(max_connections=None)) as client:
+    # A connection each: one that the server closes for idleness just when it is used again would look like an error.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    async with httpx.AsyncClient(base_url=address, timeout=600, limits=limits) as client:
         for number in range(ROUNDS):
             begin = time.monotonic()
             tokens = await one_round(client, mixed_requests(tokenizer, (), total // ROUNDS, seed=number), rng)

@@ -39,7 +39,9 @@ def metric(address, name):
 
 
 def client_of(address):
-    return httpx.AsyncClient(base_url=address, timeout=600, limits=httpx.Limits(max_connections=None))
+    return httpx.AsyncClient(
+        base_url=address, timeout=600, limits=httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    )
 
 
 def test_two_hundred_concurrent_requests_among_a_thousand_malformed(server, model, tokenizer, special):
