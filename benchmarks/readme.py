@@ -136,14 +136,54 @@ def overhead(data: dict[str, Any]) -> list[str]:
     return [*lines, "", *textwrap.wrap(about, 118, break_on_hyphens=False)]
 
 
+def detection_costs(data: dict[str, Any]) -> list[str]:
+    lines = ["| a stream of 1,000,000 tokens | one push | last tenth / first tenth |", "|---|---|---|"]
+    for row in data["online"]:
+        if row["max_period"] == 1024:
+            lines.append(f"| {row['stream']} | {row['us_per_push']:.1f} us | {row['last_over_first']:.2f} |")
+    lines += [
+        "",
+        "| a text of 1 MB, searched offline | 5 copies, 60 items | 20 copies | 2 copies |",
+        "|---|---|---|---|",
+    ]
+    speed = {(row["text"], row["setting"]): row["mb_per_s"] for row in data["offline"]}
+    for text in dict.fromkeys(text for text, _ in speed):
+        cells = [f"{speed[text, setting]:.0f} MB/s" for setting in ("5 copies, 60 items", "20 copies", "2 copies")]
+        lines.append(f"| {text} | {' | '.join(cells)} |")
+    documents, plain, stopping = data["documents"], data["without_numba"], data["stopping"]
+    growth = max(row["growth_over_linear"] for row in data["offline"])
+    about = (
+        f"Eight times the length takes at most {growth:.1f} x eight times as long. Prose in texts of 4,000 characters: "
+        f"`find_repetition` {documents['tandem']:.0f} MB/s, `paper20` {documents['paper20']:.0f}, `repeated_substrings` "
+        f"{documents['repeated_substrings']:.0f}, `repetition_report` {documents['repetition_report']:.1f}. Without Numba "
+        f"`find_repetition` reads {plain['prose']:.1f} MB/s of prose, {min(plain.values()):.1f} at worst. Taking four drafted "
+        f"tokens back and pushing five: {data['rewinding']:.1f} us. The stopping criterion: {stopping['ordinary']:.0f} us a "
+        f"row and step, {stopping['end recurs']:.0f} in a loop. One thread; {machine(data)}. `python benchmarks/detection.py`."
+    )
+    return [*lines, "", *textwrap.wrap(about, 118, break_on_hyphens=False)]
+
+
+def detect_memory(data: dict[str, Any]) -> list[str]:
+    lines = ["| criteria | JSON lines | peak memory | speed |", "|---|---|---|---|"]
+    for row in data["rows"]:
+        size, peak = f"{row['bytes'] / 1e6:,.0f} MB", f"{row['peak_megabytes']:.0f} MB"
+        lines.append(f"| {', '.join(row['criteria'])} | {size} | {peak} | {row['megabytes_per_second']:.1f} MB/s |")
+    about = (
+        "One process, documents of 0.2 kB to 8 MB of which each tenth ends in a loop, start of the process included. "
+        f"{machine(data)}. `python benchmarks/detect_memory.py`."
+    )
+    return [*lines, "", *textwrap.wrap(about, 118, break_on_hyphens=False)]
+
+
 def main() -> None:
     readme, transformers, choosing = (
         ROOT / "README.md",
         ROOT / "docs" / "transformers.md",
         ROOT / "docs" / "choosing.md",
     )
-    detection = ROOT / "docs" / "detection.md"
-    fresh = {path: path.read_text() for path in (readme, transformers, choosing, detection)}
+    detection, stopping = ROOT / "docs" / "detection.md", ROOT / "docs" / "stopping.md"
+    command = ROOT / "docs" / "detect-command.md"
+    fresh = {path: path.read_text() for path in (readme, transformers, choosing, detection, stopping, command)}
     old = dict(fresh)
     compared, swept = results("compare.json"), results("sweep.json")
     fresh[readme] = replaced(fresh[readme], "compare", [*comparison(compared), "", *about_comparison(compared)])
@@ -151,6 +191,8 @@ def main() -> None:
     fresh[choosing] = replaced(fresh[choosing], "sweep", [*comparison(swept), "", *about_comparison(swept)])
     fresh[readme] = replaced(fresh[readme], "costs", [*gpu(results("h200.json")), "", *cpu(results("cpu.json"))])
     fresh[transformers] = replaced(fresh[transformers], "overhead", overhead(results("overhead.json")))
+    fresh[stopping] = replaced(fresh[stopping], "detection", detection_costs(results("detection.json")))
+    fresh[command] = replaced(fresh[command], "detect-memory", detect_memory(results("detect_memory.json")))
     for table in ("rates", "fresh", "paper20", "thresholds"):
         lines = getattr(labelled_tables, table)(results("labelled.json"))
         fresh[detection] = replaced(fresh[detection], table, lines)

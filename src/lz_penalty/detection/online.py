@@ -16,6 +16,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from lz_penalty.checks import integer, real
 from lz_penalty.detection.tandem import LOOP_COPIES, LOOP_LENGTH, Items, Repetition, as_array, make_repetition
 from lz_penalty.errors import LZPenaltyError, bad_value
@@ -253,7 +256,8 @@ def repetition_at_end(
 ) -> Repetition | None:
     """What `RepetitionDetector.current` is after these tokens, without any state. Takes a `str` or `bytes` too.
 
-    Looks at the last max_period * min_copies items; where the end does not recur, at the last max_period only.
+    Looks at the last max_period * min_copies items; where the end does not recur, at the last max_period only. For a
+    token at a time, `RepetitionDetector` is much faster.
 
     >>> repetition_at_end([7, *[1, 2, 3] * 20]).unit
     (1, 2, 3)
@@ -261,19 +265,32 @@ def repetition_at_end(
     True
     """
     thresholds = Thresholds.of(max_period, min_copies, min_length)
-    tail = array("q", as_array(sequence[-thresholds.reach :]).astype("int64").tobytes())
-    if not _recurs(tail, thresholds.overlap, max_period):
-        return None
+    tail = as_array(sequence[-thresholds.reach :])
     best, longest = 0, 0
-    for period, run in enumerate(trailing_runs(tail)[: max_period + 1]):
-        length = period + run
-        if period and length >= thresholds.need[period] and length > longest:
+    for period in _distances(tail, max_period, thresholds.overlap):
+        if best + period <= longest:
+            continue  # if it counts, it is a multiple of the best (Fine and Wilf)
+        differs = tail[period:][::-1] != tail[:-period][::-1]
+        length = period + (int(differs.argmax()) if differs.any() else len(differs))
+        if length >= thresholds.need[period] and length > longest:
             best, longest = period, length
     if not best:
         return None
     while longest < len(sequence) and sequence[-1 - longest] == sequence[best - 1 - longest]:
         longest += 1
     return make_repetition(sequence, len(sequence) - longest, best, len(sequence))
+
+
+def _distances(tail: npt.NDArray[Any], farthest: int, size: int) -> list[int]:
+    """At which distances the last `size` items may stand a second time, ascending; few others are among them."""
+    n = len(tail)
+    found = np.flatnonzero(tail[max(0, n - 1 - farthest) : n - 1][::-1] == tail[n - 1 :]) + 1
+    for back in range(1, min(size, n)):
+        if len(found) <= 2:
+            break
+        found = found[found < n - back]
+        found = found[tail[n - 1 - back - found] == tail[n - 1 - back]]
+    return found.tolist()
 
 
 class stop_on_repetition(Iterator[Any]):

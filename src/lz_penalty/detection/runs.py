@@ -82,7 +82,7 @@ def _scan(s, first, last, step, backwards, min_copies, min_length, ahead, back, 
         low, high = a, min(n, a + 2 * last)
         periods = min(last, high - a)
         if backwards:
-            low = max(0, a - last)
+            low = max(0, a - min(step, last))  # the first anchor in a run is less than a step from its start
             _match_back(s, low, a, periods, own, back)
         seen.clear()
         left = right = a  # s[left:right], the rightmost stretch known to equal the beginning of s[a:]
