@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from judge_server import serve, verdict
 
-from lz_penalty import LZPenaltyError
 from lz_penalty.detection.records import Problem, Reading, Record, Span, decode, read
 from lz_penalty.detection.scan import Document, Scan, scan
 from lz_penalty.detection.substrings import paper20
@@ -348,7 +347,10 @@ def test_the_judge(folder, tmp_path):
 def test_a_judge_without_an_answer_is_unknown(folder):
     with serve(lambda *_: (401, {"error": {"message": f"bad key {KEY}"}})) as server:
         given = ("--judge-url", server.url, "--judge-model", "m", "-o", folder / "out.jsonl")
-        found = summary(folder / "some.jsonl", *given, "--fail-if-any", code=3, OPENAI_API_KEY=KEY)
+        done = run(folder / "some.jsonl", *given, "--fail-if-any", "--json", OPENAI_API_KEY=KEY)
+    assert done.returncode == 3
+    assert "some.jsonl:2: not judged: AuthenticationError" in done.stderr
+    found = json.loads(done.stdout)
     assert found["judge"]["unknown"] == found["dual"]["unknown"] == 2
     written = (folder / "out.jsonl").read_text()
     assert [json.loads(line)["dual"] for line in written.splitlines()] == [None, None]
@@ -371,6 +373,11 @@ BAD = {
     "a judge at no address": (("--judge-url", "localhost", "--judge-model", "m"), "http://localhost:8000/v1"),
     "prices": (("--judge-model", "m", "--judge-prices", "much"), "two numbers, as 2.5,10"),
     "judge": (("--judge", "some"), "flagged or all"),
+    "all without a judge": (("--judge", "all"), "needs --judge-model"),
+    "every to nowhere": (("--every",), "needs --out"),
+    "a folder for a file": (("--out", "."), "is a folder"),
+    "anywhere without effect": (("-c", "drift", "--anywhere"), "none is asked for"),
+    "limits without effect": (("-c", "drift", "--min-copies", "9"), "which is not asked for"),
     "out": (("--out", "no/such/folder/out.jsonl"), "cannot be written"),
 }
 
@@ -382,11 +389,6 @@ def test_bad_arguments_are_one_line_and_exit_code_2(folder, name):
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
-
-
-def test_limits_without_the_criterion_they_belong_to():
-    with pytest.raises(LZPenaltyError, match="which is not asked for"):
-        Scan(criteria=(), limits=Scan().limits.__class__(min_copies=9))
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def detect(
     field: str = typer.Option(
         "text", "--field", "-f", help="Field or column with the text, as choices.0.message.content."
     ),
-    max_record: int = typer.Option(8 * 2**20, help="Bytes that one document may have."),
+    max_record: int = typer.Option(None, help="Bytes that one document may have; 8 MiB by default."),
     workers: int = typer.Option(1, "--workers", "-w", help="Processes that examine."),
     ray: bool = typer.Option(False, "--ray", help="Examine with Ray Data: on RAY_ADDRESS, else on this machine."),
     ray_address: str = typer.Option(None, help="Examine on this Ray cluster."),
@@ -68,10 +68,14 @@ def detect(
 
     if judge not in ("flagged", "all"):
         raise bad_value("judge", judge, "flagged or all")
+    if judge != "flagged" and judge_model is None:
+        raise LZPenaltyError(f"--judge {judge}: needs --judge-model.")
+    if every and out is None:
+        raise LZPenaltyError("--every: needs --out.")
     asked = _judge(judge_model, judge_url, judge_key_variable, judge_cache, judge_prices, judge_concurrency)
-    given = {"min_copies": min_copies, "min_length": min_length, "at_end": False if anywhere else None}
-    limits = Limits(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
-    what = Scan(tuple(dict.fromkeys(criterion)), limits, Reading(format, field, max_record), judge if asked else "none")
+    limits = Limits(**_given(min_copies=min_copies, min_length=min_length), at_end=not anywhere)
+    reading = Reading(format, field, **_given(max_record=max_record))
+    what = Scan(tuple(dict.fromkeys(criterion)), limits, reading, judge if asked else "none")
     if (ray or ray_address) and workers != 1:
         raise LZPenaltyError("--workers and --ray exclude each other: Ray has workers of its own.")
     summary = Summary(what.criteria, worst)
@@ -88,14 +92,22 @@ def detect(
             if isinstance(result, Problem):
                 _report(result, summary, progress)
                 write(asdict(result))
-            elif every or result.flagged or (result.judgement and result.judgement.loop is not False):
+                continue
+            if result.judgement is not None and result.judgement.error is not None:
+                _report(Problem(result.source, result.line, f"not judged: {result.judgement.error}"), summary, progress)
+            if every or result.flagged or (result.judgement and result.judgement.loop is not False):
                 write(result.to_dict())
-    _show(summary, asked, as_json, screen)
+    _show(summary, asked, as_json)
     loops = summary.dual["loop"] if asked else summary.flagged
     if (fail_if_any and loops) or (fail_over is not None and summary.share(loops) > fail_over):
         raise typer.Exit(LOOPS)
     if summary.problems or summary.judged["unknown"]:
         raise typer.Exit(UNREAD)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """The options that were given: the others have their defaults where they are defined."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _judge(
@@ -123,13 +135,17 @@ def _writing(out: Path | None, inputs: Iterable[str]) -> Iterator[Any]:
         return
     if any(os.path.exists(path) and out.exists() and os.path.samefile(path, out) for path in inputs):
         raise LZPenaltyError(f"--out {out}: is one of the files to read; give another.")
+    if out.is_dir():
+        raise LZPenaltyError(f"--out {out}: is a folder; give a file.")
     part = out.with_name(f"{out.name}.{os.getpid()}.part")
     try:
-        with open(part, "w", encoding="utf-8") as file:
-            yield lambda row: file.write(json.dumps(row) + "\n")
-        part.replace(out)
+        file = open(part, "w", encoding="utf-8")  # noqa: SIM115  closed below; what fails there is no bad argument
     except OSError as error:
         raise LZPenaltyError(f"--out {out}: cannot be written ({error.strerror or error}).") from None
+    try:
+        with file:
+            yield lambda row: file.write(json.dumps(row) + "\n")
+        part.replace(out)
     finally:
         part.unlink(missing_ok=True)
 
@@ -150,13 +166,14 @@ def _clean(text: str) -> Text:
 
 
 def _report(problem: Problem, summary: Summary, progress: Progress) -> None:
-    if summary.problems <= SHOWN_PROBLEMS:
+    number = summary.problems + summary.judged["unknown"]
+    if number <= SHOWN_PROBLEMS:
         progress.console.print(_clean(f"lz-penalty: {problem}"), soft_wrap=True)
-    elif summary.problems == SHOWN_PROBLEMS + 1:
+    elif number == SHOWN_PROBLEMS + 1:
         progress.console.print("lz-penalty: more problems are counted and not shown; --out has them all.")
 
 
-def _show(summary: Summary, judge: Judge | None, as_json: bool, screen: Console) -> None:
+def _show(summary: Summary, judge: Judge | None, as_json: bool) -> None:
     usage = asdict(judge.usage()) if judge else None
     if as_json:
         print(json.dumps(summary.to_dict() | ({"usage": usage} if usage else {}), indent=2))
@@ -167,11 +184,9 @@ def _show(summary: Summary, judge: Judge | None, as_json: bool, screen: Console)
     )
     table = Table("criterion", "documents", "share", "wasted characters", "of all characters")
     for name, tally in summary.by_criterion.items():
-        wasted = (
-            ("", "")
-            if tally.wasted is None
-            else (f"{tally.wasted:,}", f"{tally.wasted / max(1, summary.characters):.2%}")
-        )
+        wasted: list[str] = []
+        if tally.wasted is not None:
+            wasted = [f"{tally.wasted:,}", f"{tally.wasted / max(1, summary.characters):.2%}"]
         table.add_row(name, f"{tally.documents:,}", f"{summary.share(tally.documents):.2%}", *wasted)
     if judge:
         table.add_row("judge", f"{summary.judged['loop']:,}", f"{summary.share(summary.judged['loop']):.2%}")

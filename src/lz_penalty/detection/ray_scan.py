@@ -91,9 +91,10 @@ def _results(
 def _connect(address: str | None) -> None:
     import ray
 
+    address = address or os.environ.get("RAY_ADDRESS")
     _reach(address)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address is None and not os.environ.get("RAY_ADDRESS"):
+    if not address:
         quiet["include_dashboard"] = False
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:

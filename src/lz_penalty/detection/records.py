@@ -13,7 +13,7 @@ import lzma
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -25,7 +25,6 @@ __all__ = ["MAX_RECORD", "Problem", "Reading", "Record", "Span", "decode", "form
 MAX_RECORD = 8 * 2**20
 STDIN = "-"
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
-COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 BOM = b"\xef\xbb\xbf"
 # What a file that is missing, forbidden, broken or cut short raises; pyarrow's errors are among them.
 READ_ERRORS = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
@@ -71,7 +70,7 @@ class Reading:
     Args:
         format: `text` (one document per file), `jsonl`, `parquet`, or `auto`: by the file's name, else text.
         field: where the text is in a JSON line or a Parquet row; dots go into objects, numbers into lists.
-        max_record: bytes that one document may have (of a text file, of a line with all its fields, of a Parquet value).
+        max_record: bytes of a text file or of a JSON line with all its fields, characters of a Parquet value.
     """
 
     format: str = "auto"
@@ -100,7 +99,7 @@ def format_of(source: str, format: str = "auto") -> tuple[str, str]:
     (('jsonl', '.gz'), ('text', ''), ('jsonl', ''))
     """
     name = source.lower()
-    compression = next((end for end in COMPRESSED if name.endswith(end)), "")
+    compression = next((end for end in OPENERS if end and name.endswith(end)), "")
     name = name.removesuffix(compression)
     by_name = next((kind for end, kind in FORMATS.items() if name.endswith(end)), "text")
     return (by_name if format == "auto" else format), compression
@@ -119,7 +118,7 @@ def read(
     records = {"text": _text, "jsonl": _lines, "parquet": _rows}[kind]
     last: Record | Problem | None = None
     try:
-        with closing(_open(source, compression, tick)) as stream:
+        with _opened(source, compression, tick) as stream:
             for record in records(stream, source, reading, span):
                 if span is not None or isinstance(record, Problem) or not record.blank:
                     last = record
@@ -166,26 +165,31 @@ class _Counted(io.RawIOBase):
         self._tick(count or 0)
         return count
 
-    def close(self) -> None:
-        if not self.closed:
-            self._file.close()
-        super().close()
+
+@contextmanager
+def _opened(source: str, compression: str, tick: Callable[[int], Any] | None) -> Iterator[IO[bytes]]:
+    with (
+        open(sys.stdin.fileno() if source == STDIN else source, "rb", 0, closefd=source != STDIN) as file,
+        io.BufferedReader(_Counted(file, tick or (lambda _: None)), 2**18) as counted,
+        OPENERS[compression](counted) as stream,
+    ):
+        yield stream
 
 
-def _open(source: str, compression: str, tick: Callable[[int], Any] | None) -> IO[bytes]:
-    file = open(sys.stdin.fileno(), "rb", 0, closefd=False) if source == STDIN else open(source, "rb", 0)  # noqa: SIM115
-    counted = io.BufferedReader(_Counted(file, tick or (lambda _: None)), 2**18)
-    try:
-        if compression == ".zst":
-            import pyarrow
+def _zstd(stream: IO[bytes]) -> IO[bytes]:
+    import pyarrow
 
-            file = pyarrow.PythonFile(counted, mode="r")
-            return io.BufferedReader(pyarrow.CompressedInputStream(file, "zstd"), 2**18)
-        opener: Any = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}.get(compression, lambda stream: stream)
-        return opener(counted)
-    except BaseException:
-        counted.close()
-        raise
+    file = pyarrow.PythonFile(stream, mode="r")
+    return io.BufferedReader(pyarrow.CompressedInputStream(file, "zstd"), 2**18)
+
+
+OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {
+    "": nullcontext,
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".zst": _zstd,
+}
 
 
 def _too_long(source: str, line: int | None, reading: Reading) -> Problem:

@@ -44,6 +44,9 @@ class Scan:
             choice(*CRITERIA)("criterion", name)
         real(2, 1_000_000)("min_copies", self.limits.min_copies)
         integer(1, 2**31 - 1)("min_length", self.limits.min_length)
+        choice("none", "flagged", "all")("keep_text", self.keep_text)
+        if not self.limits.at_end and not {"tandem", "counter", "edited"} & set(self.criteria):
+            raise LZPenaltyError("anywhere: tandem, counter and edited look at the end alone, and none is asked for.")
         if replace(self.limits, at_end=True) != Limits() and "tandem" not in self.criteria:
             raise LZPenaltyError(
                 "min_copies and min_length are limits of the criterion tandem, which is not asked for."
@@ -201,7 +204,7 @@ class Summary:
 
     Args:
         criteria: the criteria asked for.
-        keep: how many of the worst examples and of the problems to keep.
+        keep: how many of the worst examples to keep.
     """
 
     criteria: tuple[str, ...]
