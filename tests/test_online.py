@@ -67,7 +67,7 @@ def test_equals_brute_force_after_every_token(steps, limits):
             count = min(step, len(history) - max(0, longest - DEPTH))
             detector.rewind(count)
             del history[len(history) - count :]
-            assert len(detector) == len(history)
+            assert detector.length == len(history)
             step = ([], 0)
         unit, copies = step
         for token in [int(token) for token in unit] * copies:
@@ -158,7 +158,7 @@ def test_rewinding_too_far_is_refused_and_changes_nothing():
     with pytest.raises(LZPenaltyError, match="count = 2: must be an integer from 0 to 1"):  # 4 behind the longest
         detector.rewind(2)
     detector.rewind(1)
-    assert len(detector) == 2
+    assert detector.length == 2
     assert detector.push(1).length == 3  # reported again: the tokens that had reached it are gone
     with pytest.raises(LZPenaltyError, match="count = -1"):
         detector.rewind(-1)

@@ -137,7 +137,9 @@ class RepetitionDetector:
         self._changes: deque[tuple[int, tuple[tuple[int, int], ...]]] = deque()  # (length, what was active before)
         self._set_due()
 
-    def __len__(self) -> int:
+    @property
+    def length(self) -> int:
+        """How many tokens were pushed and not taken back."""
         return self._length
 
     @property
