@@ -1,37 +1,17 @@
-"""`lz-penalty detect` in a real process, and the reading and scanning behind it."""
+"""`lz-penalty detect` in a real process."""
 
-import bz2
-import gzip
 import json
-import lzma
 import os
-import random
 import subprocess
 import sys
-from collections import Counter
 
 import pyarrow
 import pyarrow.parquet
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from documents import BROKEN, FINE, LOOP, fill, lines, rows_of, write_broken
 from judge_server import serve, verdict
 
-from lz_penalty.detection.records import Problem, Reading, Record, Span, decode, read
-from lz_penalty.detection.scan import Document, Scan, scan
-from lz_penalty.detection.substrings import paper20
-from lz_penalty.detection.verdict import CRITERIA, Limits
-
-LOOP = "No! " * 100
-FINE = "A text that says one thing after another and then ends."
 KEY = "sk-test-0123456789abcdef"
-
-
-def zstd(data: bytes) -> bytes:
-    return pyarrow.compress(data, codec="zstd", asbytes=True)
-
-
-COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstd}
 
 
 def run(*arguments, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess:
@@ -50,25 +30,9 @@ def summary(*arguments, code: int = 0, **more) -> dict:
     return json.loads(done.stdout)
 
 
-def lines(*texts: str, field: str = "text") -> bytes:
-    return b"".join(json.dumps({"id": number, field: text}).encode() + b"\n" for number, text in enumerate(texts))
-
-
-def rows_of(file) -> list[dict]:
-    return [json.loads(line) for line in file.read_text().splitlines()]
-
-
-NOISE = lines(LOOP, random.Random(0).randbytes(300_000).hex())  # hardly compressible: a cut takes from the second line
-
-
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "loop.txt").write_text(LOOP)
-    (tmp_path / "fine.md").write_text(FINE)
-    (tmp_path / "some.jsonl").write_bytes(lines(FINE, LOOP * 2, FINE, LOOP))
-    table = pyarrow.table({"text": [LOOP, FINE, LOOP], "other": [1, 2, 3]})
-    pyarrow.parquet.write_table(table, tmp_path / "some.parquet", row_group_size=2)
-    return tmp_path
+    return fill(tmp_path)
 
 
 def test_every_kind_of_file_at_once(folder):
@@ -108,14 +72,6 @@ def test_long_units_are_cut(folder):
     assert unit[:100] not in run(folder / "long.txt").stdout
 
 
-@pytest.mark.parametrize("end", COMPRESS)
-def test_compressed(folder, end):
-    (folder / f"x.jsonl{end}").write_bytes(COMPRESS[end](lines(LOOP, FINE)))
-    (folder / f"x.txt{end}").write_bytes(COMPRESS[end](LOOP.encode()))
-    results = scan([str(folder / f"x.jsonl{end}"), str(folder / f"x.txt{end}")], Scan())
-    assert [one.flagged for one in results] == [True, False, True]
-
-
 def test_standard_input(folder):
     assert summary("-", stdin=LOOP.encode())["flagged"] == 1
     found = summary("-", "--format", "jsonl", stdin=lines(FINE, LOOP))
@@ -130,52 +86,6 @@ def test_the_field_may_lie_deep(folder):
     assert summary(folder / "deep.jsonl", "--field", "choices.-1.message.content")["flagged"] == 1
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "deep.parquet")
     assert summary(folder / "deep.parquet", "--field", "choices.0.message.content")["flagged"] == 1
-
-
-# File, content, how the problem is named, and how many loops are found in the rest of the file.
-BROKEN = {
-    "missing": ("gone.txt", None, "gone.txt: cannot be read: No such file or directory.", 0),
-    "empty": ("empty.txt", b"", "empty.txt: is empty.", 0),
-    "empty lines": ("empty.jsonl", b"", "empty.jsonl: holds no documents.", 0),
-    "blank lines": ("blank.jsonl", b"\n \n", "blank.jsonl: holds no documents.", 0),
-    "not UTF-8": ("latin.txt", b"one\ntwo\nthr\xe9\n", "latin.txt:3: not UTF-8 (byte 0xe9)", 0),
-    "a line not UTF-8": (
-        "bytes.jsonl",
-        lines(LOOP) + b'{"text": "\xff"}\n' + lines(LOOP),
-        "bytes.jsonl:2: not UTF-8",
-        2,
-    ),
-    "a broken line": ("broken.jsonl", lines(LOOP) + b'\n{"text": \n' + lines(LOOP), "broken.jsonl:3: no JSON", 2),
-    "nested too deeply": ("deep.jsonl", lines(LOOP) + b"[" * 10**6 + b"\n" + lines(LOOP), "deep.jsonl:2: no JSON", 2),
-    "a long number": ("long.jsonl", b'{"text": ' + b"9" * 9_999 + b"}\n" + lines(LOOP), "long.jsonl:1: no JSON", 1),
-    "no such field": ("other.jsonl", lines(LOOP, field="body"), "other.jsonl:1: there is no field 'text'", 0),
-    "not text": ("number.jsonl", b'{"text": 7}\n' + lines(LOOP), "number.jsonl:1: int, not text, in field 'text'", 1),
-    "no object": ("list.jsonl", b"[1]\n" + lines(LOOP), "list.jsonl:1: there is no field 'text' (it is no object)", 1),
-    "cut short": ("cut.jsonl.gz", gzip.compress(lines(LOOP))[:30], "cut.jsonl.gz: cannot be read", 0),
-    "cut short later": ("late.jsonl.gz", gzip.compress(NOISE)[:-999], "late.jsonl.gz:2: cannot be read on", 1),
-    "zstd cut short": ("cut.jsonl.zst", zstd(NOISE)[:-9], "cut.jsonl.zst:2: cannot be read on: Truncated", 1),
-    "no gzip": ("no.txt.gz", b"plain", "no.txt.gz: cannot be read: Not a gzipped file", 0),
-    "no zstd": ("no.txt.zst", b"plain", "no.txt.zst: cannot be read", 0),
-    "no Parquet": ("no.parquet", b"PAR1 not really", "no.parquet: cannot be read", 0),
-}
-
-
-def write_broken(folder, name: str) -> str:
-    file, content, *_ = BROKEN[name]
-    if content is not None:
-        (folder / file).write_bytes(content)
-    return str(folder / file)
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_what_cannot_be_read_is_named_and_the_rest_is_examined(folder, name):
-    *_, message, loops = BROKEN[name]
-    results = list(scan([write_broken(folder, name), str(folder / "some.jsonl")], Scan()))
-    problems = [one for one in results if isinstance(one, Problem)]
-    assert len(problems) == 1
-    assert f"{folder}/{message}" in str(problems[0])
-    documents = [one for one in results if isinstance(one, Document)]
-    assert sum(one.flagged for one in documents) == loops + 2
 
 
 def test_all_of_it_at_once_in_a_process(folder):
@@ -401,63 +311,3 @@ def test_without_a_library_it_says_what_to_install(folder, module, extra, file):
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert shown.returncode == 2
     assert shown.stderr.strip() == f"lz-penalty: this needs {module}: pip install 'lz-penalty[{extra}]'"
-
-
-@given(st.lists(st.sampled_from(["ab", "ba\ud800", "\U0001f40d", "xyz", "xy"]), max_size=120).map("".join))
-def test_paper20_names_three_characters_that_occur_often_enough(text):
-    found = CRITERIA["paper20"](text, Limits())
-    assert (found is not None) == paper20(text)
-    if found:
-        counts = Counter(text[start : start + 3] for start in range(len(text) - 2))
-        assert found.copies == counts[found.unit] >= 20
-        places = [start for start in range(len(text) - 2) if text[start : start + 3] == found.unit]
-        assert (found.start, found.start + found.length) == (places[0], places[-1] + 3)
-
-
-parts = st.lists(
-    st.sampled_from([b"\n", b"\r\n", b" \n", b'{"text": "a"}\n', b"{\n", b"x" * 30 + b"\n", b"z" * 90 + b"\n"])
-)
-
-
-@given(parts, st.sampled_from([b"", b"{}", b"y" * 70]), st.integers(1, 50))
-def test_pieces_make_the_whole(tmp_path_factory, parts, tail, size):
-    """Lines read span by span are the lines of the file, each once, with numbers that add up."""
-    file = tmp_path_factory.mktemp("pieces") / "x.jsonl"
-    content = b"".join(parts) + tail
-    file.write_bytes(content)
-    reading = Reading(max_record=40)
-    whole = [one for one in read(str(file), reading) if one.line is not None]
-    found, before = [], 0
-    for start in range(0, len(content), size):
-        lines = list(read(str(file), reading, span=Span(start, min(start + size, len(content)))))
-        found += [
-            type(one)(one.source, one.line + before, one.message if isinstance(one, Problem) else one.data)
-            for one in lines
-        ]
-        before += lines[-1].line if lines else 0
-    assert [one for one in found if isinstance(one, Problem) or not one.blank] == whole
-    assert before == len(content.splitlines()) == content.count(b"\n") + bool(tail)
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_are_text_or_a_problem(data):
-    for line in (None, 3):
-        found = decode(Record("x", line, data), Reading())
-        if not isinstance(found, Problem):
-            assert line is None
-            assert data.decode("utf-8-sig") in (found, found + "\n", found + "\r\n")
-
-
-def test_a_byte_order_mark_is_no_text(tmp_path):
-    (tmp_path / "x.jsonl").write_bytes(b"\xef\xbb\xbf" + lines("ab"))
-    (tmp_path / "x.txt").write_bytes(b"\xef\xbb\xbfab")
-    results = list(scan([str(tmp_path / "x.jsonl"), str(tmp_path / "x.txt")], Scan()))
-    assert [one.characters for one in results] == [2, 2]
-    assert all(isinstance(one, Document) for one in results)
-
-
-def test_the_bar_sees_every_byte(folder):
-    seen = []
-    for name in ("some.jsonl", "loop.txt"):
-        list(scan([str(folder / name)], Scan(), tick=seen.append))
-    assert sum(seen) == sum((folder / name).stat().st_size for name in ("some.jsonl", "loop.txt"))
