@@ -31,6 +31,7 @@ class Case:
     row_to_slot: list[int] | None
     tail_ids: list[list[int]] | None
     tail_lengths: list[int] | None
+    newest_ids: list[int] | None
     configs: list[LZPenaltyConfig | None]
     vocab_size: int
     dtype: str
@@ -39,12 +40,20 @@ class Case:
 
     def context(self, row: int) -> list[int]:
         """What row `row` sees, in the words of the op's docstring."""
-        history = self.token_ids[self.row_to_slot[row] if self.row_to_slot else row]
+        history = self.stored_histories()[self.row_to_slot[row] if self.row_to_slot else row]
         history = history[: self.lengths[row]] if self.lengths is not None else history
         history = history[self.starts[row] :] if self.starts is not None else history
         if self.tail_ids is None:
             return history
         return history + (self.tail_ids[row][: self.tail_lengths[row]] if self.tail_lengths else self.tail_ids[row])
+
+    def stored_histories(self) -> list[list[int]]:
+        """The histories with the newest tokens in them."""
+        histories = [list(history) for history in self.token_ids]
+        for row, token in enumerate(self.newest_ids or []):
+            if token >= 0 and self.lengths is not None:
+                histories[self.row_to_slot[row] if self.row_to_slot else row][self.lengths[row] - 1] = token
+        return histories
 
 
 def sequence(rng: random.Random, length: int, ids: int) -> list[int]:
@@ -125,6 +134,9 @@ def case(
         drafts = rng.randint(0, 5)
         tail_ids = [sequence(rng, drafts, ids) for _ in range(n_rows)]
         tail_lengths = [rng.randint(0, drafts) for _ in range(n_rows)] if rng.random() < 0.7 else None
+    newest_ids = None
+    if lengths is not None and len(set(row_to_slot or range(n_rows))) == n_rows and rng.random() < 0.6:
+        newest_ids = [rng.choice((-1, rng.randrange(ids))) if length else -1 for length in lengths]
     return Case(
         logits=[[_logit(rng, dtype) for _ in range(width)] for _ in range(n_rows)],
         token_ids=[sequence(rng, capacity, ids) for _ in range(slots)],
@@ -133,6 +145,7 @@ def case(
         row_to_slot=row_to_slot,
         tail_ids=tail_ids,
         tail_lengths=tail_lengths,
+        newest_ids=newest_ids,
         configs=configs,
         vocab_size=vocab_size,
         dtype=dtype,
@@ -178,6 +191,7 @@ def arrays(case: Case, library: Any, device: str | None = None) -> dict[str, Any
         "row_to_slot": make(case.row_to_slot, "int32"),
         "tail_ids": make(case.tail_ids, "int64", tails),
         "tail_lengths": make(case.tail_lengths, "int64"),
+        "newest_ids": make(case.newest_ids, "int32"),
         "base": base,
     }
 
@@ -251,6 +265,9 @@ def disagreement(
             same = got == right or (math.isnan(got) and math.isnan(right)) or abs(got - right) <= slack
             if not same:
                 return f"row {row} token {a}: {got} instead of {right} (+- {slack:.2g}), was {stored[row][a]}"
+    packed = pack_configs(case.configs)
+    if packed.max_window or packed.max_loop_window:
+        before["token_ids"] = case.stored_histories()
     for name, was in before.items():
         if name != "logits" and was is not None and given[name].tolist() != was:
             return f"{name} was changed"

@@ -37,6 +37,7 @@ def apply_lz_penalty_(
     row_to_slot: Any = None,
     tail_ids: Any = None,
     tail_lengths: Any = None,
+    newest_ids: Any = None,
     vocab_size: int | None = None,
     backend: str = "auto",
     check: bool = True,
@@ -47,6 +48,8 @@ def apply_lz_penalty_(
 
         for row in range(rows):
             slot = row if row_to_slot is None else row_to_slot[row]
+            if newest_ids is not None and newest_ids[row] >= 0:
+                token_ids[slot][lengths[row] - 1] = newest_ids[row]
             context = token_ids[slot][starts[row] : lengths[row]] + tail_ids[row][: tail_lengths[row]]
             for token, bits in adjustments(context, vocab_size, **config[row]).items():
                 logits[row][token] += config[row].strength * bits
@@ -62,6 +65,9 @@ def apply_lz_penalty_(
         row_to_slot: `[rows]`, which history each row reads; `None` means its own. Rows may share one (beams, drafts).
         tail_ids: `[rows, n]`, a few more tokens per row, appended to its history (speculative drafts).
         tail_lengths: `[rows]`, how many of them count; `None` means all.
+        newest_ids: `[rows]`, the last token of each row where the history does not hold it yet: it is written there, at
+            `lengths - 1`, before anything is read. Negative: the history is complete. A row with one must not share its
+            history; where no row is penalised, nothing is done. For engines that keep histories.
         vocab_size: the alphabet, where the logits are padded beyond it; `None` means their width.
         backend: "auto", or one of "numpy", "numba", "torch", "triton". A backend named here runs or raises.
         check: whether to look at the arguments first. Only for engines that pass arrays of one layout at every step, and
@@ -78,7 +84,7 @@ def apply_lz_penalty_(
     >>> apply_lz_penalty_(logits, history, config=config).tolist()  # a third 1 2 3 is under way
     [[0.0, 0.0, 0.0, -1.868..., 0.0, 0.0, 0.0, 0.0]]
     """
-    given: tuple[Any, ...] = (logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths)
+    given: tuple[Any, ...] = (logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, newest_ids)
     if check:
         vocab_size, config = _checked(given, config, vocab_size, backend)
     packed: Any = config
@@ -87,8 +93,30 @@ def apply_lz_penalty_(
     name = choose_backend(logits) if backend == "auto" else backend
     if name in ("numpy", "numba") and not isinstance(logits, np.ndarray):
         given = tuple(None if array is None else array.detach().numpy() for array in given)
+    if name != "triton":
+        if newest_ids is not None:
+            _store_newest(given[1], given[2], given[4], given[7])
+        given = given[:7]
     _module(name).apply(*given, packed, logits.shape[1] if vocab_size is None else vocab_size)
     return logits
+
+
+def _store_newest(token_ids: Any, lengths: Any, row_to_slot: Any, newest_ids: Any) -> None:
+    """Write the newest tokens to the histories, for backends that do not do so themselves."""
+    if isinstance(token_ids, np.ndarray):
+        rows = np.flatnonzero((newest_ids >= 0) & (lengths > 0))
+        token_ids[rows if row_to_slot is None else row_to_slot[rows], lengths[rows] - 1] = newest_ids[rows]
+        return
+    import torch
+
+    slots, capacity = token_ids.shape
+    if not slots or not capacity:
+        return
+    own = torch.arange(lengths.shape[0], device=lengths.device)
+    slot = own if row_to_slot is None else row_to_slot.long().clamp(0, slots - 1)
+    cells = slot, (lengths.long() - 1).clamp(0, capacity - 1)
+    gained = torch.where((newest_ids >= 0) & (lengths > 0), newest_ids - token_ids[cells], 0)
+    token_ids.index_put_(cells, gained.to(token_ids.dtype), accumulate=True)
 
 
 def marginal_codelengths(
@@ -235,7 +263,7 @@ def _packed(config: Any, rows: int, xp: Any, logits: Any) -> PackedConfig:
 
 def _checked(given: tuple[Any, ...], config: Any, vocab_size: Any, backend: str) -> tuple[int, PackedConfig]:
     """Raise unless the arguments fit together; the vocabulary's size, and the settings as arrays."""
-    logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths = given
+    logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, newest_ids = given
     xp = _library(logits)
     rows, width = _check_matrix("logits", logits, _FLOATS)
     slots, capacity = _check_matrix("token_ids", token_ids, _INTEGERS, like=logits)
@@ -254,6 +282,9 @@ def _checked(given: tuple[Any, ...], config: Any, vocab_size: Any, backend: str)
         _check_vector("tail_lengths", tail_lengths, rows, logits)
     elif tail_lengths is not None:
         raise LZPenaltyError("tail_lengths was given without tail_ids: give both or neither.")
+    _check_vector("newest_ids", newest_ids, rows, logits)
+    if newest_ids is not None and lengths is None:
+        raise LZPenaltyError("newest_ids was given without lengths: a token is written at lengths - 1.")
     vocab_size = _check_vocab_size(vocab_size, width)
     _check_writable(logits, xp)
     packed = _packed(config, rows, xp, logits)
@@ -266,6 +297,8 @@ def _checked(given: tuple[Any, ...], config: Any, vocab_size: Any, backend: str)
     _check_backend(choose_backend(logits) if backend == "auto" else backend, logits, xp)
     if xp is np or logits.device.type == "cpu":
         _check_values(rows, slots, capacity, lengths, starts, row_to_slot, tail_ids, tail_lengths)
+        if newest_ids is not None:
+            _check_newest(lengths.tolist(), row_to_slot, newest_ids.tolist())
     return vocab_size, packed
 
 
@@ -309,9 +342,22 @@ def _check_matrix(name: str, array: Any, dtypes: tuple[str, ...], like: Any = No
 def _check_vector(name: str, array: Any, rows: int, like: Any) -> None:
     if array is None:
         return
-    _check_same_place(name, array, like)
+    if not (_is_readable_from_cuda(array) and choose_backend(like) == "triton"):
+        _check_same_place(name, array, like)
     if array.ndim != 1 or array.shape[0] != rows or _dtype(array) not in _INTEGERS:
         raise LZPenaltyError(f"{name} is {_describe(array)}: must be of shape [{rows}], of {', '.join(_INTEGERS)}.")
+
+
+def _check_newest(lengths: list[int], row_to_slot: Any, newest: list[int]) -> None:
+    chosen = list(range(len(lengths))) if row_to_slot is None else row_to_slot.tolist()
+    if any(token >= 0 and not length for token, length in zip(newest, lengths, strict=True)):
+        raise LZPenaltyError(
+            f"newest_ids = {show(newest)}: a row of length 0 cannot have one: lengths count it already."
+        )
+    if any(token >= 0 and chosen.count(slot) > 1 for token, slot in zip(newest, chosen, strict=True)):
+        raise LZPenaltyError(
+            f"newest_ids = {show(newest)}, row_to_slot = {show(chosen)}: such rows must not share one."
+        )
 
 
 def _check_same_place(name: str, array: Any, like: Any) -> None:
@@ -319,6 +365,11 @@ def _check_same_place(name: str, array: Any, like: Any) -> None:
         raise LZPenaltyError(f"{name} is {_describe(array)} and logits {_describe(like)}: both must be of one library.")
     if not isinstance(array, np.ndarray) and array.device != like.device:
         raise LZPenaltyError(f"{name} is on {array.device} and logits on {like.device}: they must be on one device.")
+
+
+def _is_readable_from_cuda(array: Any) -> bool:
+    """Whether this is pinned host memory: for a few numbers per row, a kernel may as well fetch them from there."""
+    return hasattr(array, "is_pinned") and array.device.type == "cpu" and array.is_pinned()
 
 
 def _library_name(array: Any) -> str:

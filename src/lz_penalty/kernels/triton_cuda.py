@@ -48,12 +48,14 @@ _SCRATCH_BYTES = 256 * 2**20  # long windows of very many rows are done in group
 
 # What changes between calls and must not bring a new compilation with it: a server would stop for that.
 _SIZES = "row_stride vocab_size slot_stride slots capacity tail_row_stride tail_stride tail_capacity first_row"
-_POINTERS = "logits token_ids lengths starts row_to_slot tail_ids tail_lengths table exempt_ids"
+_POINTERS = "logits token_ids lengths starts row_to_slot tail_ids tail_lengths newest_ids table exempt_ids"
 _jit = functools.partial(triton.jit, do_not_specialize=_SIZES.split(), do_not_specialize_on_alignment=_POINTERS.split())
 _COMPILED: dict[tuple, Any] = {}  # what `_launch` has compiled so far
 
 
-def apply(logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, packed, vocab_size):
+def apply(
+    logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, newest_ids, packed, vocab_size
+):  # fmt: skip
     """Penalise `logits [rows, vocab]` in place; see `lz_penalty.apply_lz_penalty_`."""
     drafts = 0 if tail_ids is None else tail_ids.shape[1]
     longest = token_ids.shape[1] + drafts
@@ -76,10 +78,12 @@ def apply(logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_length
         *((0, 0) if tail_ids is None else tail_ids.stride()),
         drafts,
         tail_lengths,
+        newest_ids,
         _tensor(packed.table),
         col.COLUMNS if packed.rows > 1 else 0,
         _tensor(packed.exempt_ids),
     )
+    vectors = (lengths, starts, row_to_slot, tail_ids, tail_lengths, newest_ids)
     kinds = (
         logits.device.index,
         logits.dtype,
@@ -87,7 +91,7 @@ def apply(logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_length
         (logits.stride(0) | token_ids.stride(0)) >> 31,
         token_ids.dtype,
         token_ids.stride(1),
-        *[None if array is None else array.dtype for array in (lengths, starts, row_to_slot, tail_ids, tail_lengths)],
+        *[None if array is None else array.dtype for array in vectors],
         packed.rows > 1,
     )
     constants = {
@@ -106,6 +110,8 @@ def apply(logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_length
             warps = max(1, min(32, block // 32))  # one token per thread: latency, not work, is what a row costs
             _launch(_row_kernel, (logits.shape[0], 1, 1), arguments, constants | {"BLOCK": block}, warps, kinds)
         else:
+            if newest_ids is not None:
+                _launch(_store_kernel, (logits.shape[0], 1, 1), arguments, {}, 1, kinds)
             _apply_in_chunks(arguments, constants, logits, -(-window // _CHUNK), kinds)
 
 
@@ -119,7 +125,9 @@ def _launch(kernel, grid, arguments, constants, warps, kinds):
     if compiled is None:  # always, under the interpreter
         _COMPILED[key] = kernel[grid](*arguments, **constants, num_warps=warps)
     else:
-        compiled[grid](*arguments, *constants.values())
+        # Addresses instead of tensors: Triton would ask the driver about each.
+        given = [one.data_ptr() if isinstance(one, torch.Tensor) else one for one in arguments]
+        compiled[grid](*given, *constants.values())
 
 
 def _apply_in_chunks(arguments, constants, logits, chunks, kinds):
@@ -156,7 +164,7 @@ def _power_of_2(n: int, smallest: int) -> int:
 def _row_kernel(
     logits, row_stride, logit_stride, vocab_size, literal,
     token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
-    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths,
+    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
     table, table_stride, exempt_ids,
     EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
     FIRST: tl.constexpr, UNROLL: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr,
@@ -166,7 +174,7 @@ def _row_kernel(
     mode, window, buffer, min_match, loop_window, strength, escalation = read_settings(table, row, table_stride)
     at, n = open_row(
         row, token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
-        tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths,
+        tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
     )  # fmt: skip
     if (mode == NONE) & (loop_window == 0):
         return
@@ -208,10 +216,24 @@ def _row_kernel(
 
 
 @_jit
+def _store_kernel(
+    logits, row_stride, logit_stride, vocab_size, literal,
+    token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
+    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
+    table, table_stride, exempt_ids,
+):  # fmt: skip
+    """Before the two launches for long windows: many programs read a row, so one that stores must have ended."""
+    open_row(
+        tl.program_id(0), token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
+        tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
+    )  # fmt: skip
+
+
+@_jit
 def _gather_kernel(
     logits, row_stride, logit_stride, vocab_size, literal,
     token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
-    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths,
+    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
     table, table_stride, exempt_ids,
     first_row, matches, originals, ranks, loops,
     EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
@@ -224,7 +246,7 @@ def _gather_kernel(
     mode, window, buffer, min_match, loop_window, strength, escalation = read_settings(table, row, table_stride)
     at, n = open_row(
         row, token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
-        tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths,
+        tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, None,
     )  # fmt: skip
     logits += row.to(tl.int64) * row_stride
     if chunk == CHUNKS:
@@ -270,7 +292,7 @@ def _gather_kernel(
 def _write_kernel(
     logits, row_stride, logit_stride, vocab_size, literal,
     token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
-    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths,
+    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
     table, table_stride, exempt_ids,
     first_row, matches, originals, ranks, loops,
     EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
@@ -283,7 +305,7 @@ def _write_kernel(
     mode, window, buffer, min_match, loop_window, strength, escalation = read_settings(table, row, table_stride)
     at, n = open_row(
         row, token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
-        tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths,
+        tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, None,
     )  # fmt: skip
     logits += row.to(tl.int64) * row_stride
     offset = tl.where(mode == BEFORE_BUFFER, buffer, 0)

@@ -44,14 +44,19 @@ def clamped(pointer, row, default, high):
 @triton.jit
 def open_row(
     row, token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
-    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths,
+    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
 ):  # fmt: skip
-    """Where a row finds its tokens (for `tokens_at`), and how many there are."""
+    """Where a row finds its tokens (for `tokens_at`), and how many there are; its newest token is stored if given."""
     slot = clamped(row_to_slot, row, row, slots - 1)
     end = clamped(lengths, row, capacity, capacity)
     begin = clamped(starts, row, 0, end)
     drafts = clamped(tail_lengths, row, tail_capacity, tail_capacity)
     newest = token_ids + slot.to(tl.int64) * slot_stride + tl.cast(end + drafts - 1, tl.int64) * stride
+    if newest_ids is not None:
+        given = tl.load(newest_ids + row)
+        last = newest - tl.cast(drafts, tl.int64) * stride
+        tl.store(last, given.to(token_ids.dtype.element_ty), mask=(given >= 0) & (end > 0))
+        tl.debug_barrier()  # before any thread reads it
     n = end - begin + drafts
     if tail_ids is None:
         return (newest, stride), n
