@@ -76,6 +76,28 @@ def test_a_cuda_graph_follows_its_inputs(window):
         torch.testing.assert_close(logits.cpu(), want, atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("window", [512, 8192])
+def test_steps_from_pinned_memory(window):
+    """As engines call it: vectors fetched from the host, the newest token stored by the kernel, no checks."""
+    rows, first, steps = 6, 700, 40
+    told = histories(rows, first + steps)
+    configs = [LZPenaltyConfig(window_size=window), LZPenaltyConfig.guarded(window_size=window), None] * 2
+    packed = pack_configs(configs, "cuda")
+    kept = torch.zeros((rows, 1000), dtype=torch.int32, device="cuda")
+    kept[:, :first] = told[:, :first].flip(0).cuda()  # the rows in another order
+    lengths, slots, newest = (torch.zeros(rows, dtype=torch.int32).pin_memory() for _ in range(3))
+    slots.copy_(torch.arange(rows).flip(0))
+    for step in range(steps):
+        lengths.fill_(first + step + 1)
+        newest.copy_(told[:, first + step])
+        logits = torch.randn(rows, VOCAB, device="cuda")
+        want = on_cpu(logits, told[:, : first + step + 1], configs)
+        apply_lz_penalty_(logits, kept, lengths, config=packed, row_to_slot=slots, newest_ids=newest, check=step == 0)
+        torch.cuda.synchronize()  # the vectors are written again
+        torch.testing.assert_close(logits.cpu(), want, rtol=1e-6, atol=1e-5)
+    assert torch.equal(kept[:, : first + steps].cpu().flip(0), told.int())
+
+
 def test_several_streams_at_once():
     """The same and different shapes on four streams, long and short windows: no shared state to corrupt."""
     jobs = []

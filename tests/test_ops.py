@@ -51,6 +51,12 @@ BAD = {
     "tails of another size": (dict(tail_ids=np.array([[1]])), "tail_ids has 1 rows"),
     "tail lengths without tails": (dict(tail_lengths=np.array([0, 0])), "without tail_ids"),
     "tail length out of range": (dict(tail_ids=TOKENS[:, :2], tail_lengths=np.array([0, 3])), "0 to 2"),
+    "newest tokens without lengths": (dict(newest_ids=np.array([1, 1])), "without lengths"),
+    "newest token of an empty row": (dict(lengths=np.array([0, 3]), newest_ids=np.array([1, 1])), "length 0"),
+    "newest token in a shared history": (
+        dict(lengths=np.array([3, 3]), newest_ids=np.array([1, -1]), row_to_slot=np.array([1, 1])),
+        "must not share",
+    ),
     "vocabulary of 0": (dict(vocab_size=0), "1 to 8"),
     "vocabulary wider than logits": (dict(vocab_size=9), "1 to 8"),
     "boolean vocabulary": (dict(vocab_size=True), "1 to 8"),
@@ -174,6 +180,22 @@ def test_packed_settings_equal_plain_ones(backend):
     assert plain[1] == [0.0] * 8
     one = backend.penalise([[0.0] * 8] * 3, tokens, pack_configs(configs[2], where))
     assert one == [plain[2]] * 3
+
+
+@pytest.mark.parametrize("backend", ALL, ids=str)
+def test_without_checks_it_is_the_same(backend):
+    library, device = backend.library, backend.device
+    packed = pack_configs([PAPER, LZPenaltyConfig.failsafe()], None if device in (None, "cpu") else device)
+    both = []
+    for check in (True, False, False):  # twice: a kernel that is compiled is launched in another way
+        arrays = [zeros(), TOKENS.copy(), np.array([6, 5]), np.array([2, -1])]
+        if library is torch:
+            arrays = [torch.from_numpy(array).to(device) for array in arrays]
+        logits, tokens, lengths, newest = arrays
+        apply_lz_penalty_(logits, tokens, lengths, config=packed, newest_ids=newest, backend=backend.name, check=check)
+        both.append((logits.tolist(), tokens.tolist()))
+    assert both[0] == both[1] == both[2]
+    assert min(map(min, both[0][0])) < 0
 
 
 def test_packing_shares_exempt_ids_and_keeps_maxima():
