@@ -33,18 +33,21 @@ class ServerSettings:
         max_window_size: the largest `lz_window_size` that a request may ask for; bounds memory and work per request.
         max_loop_window: the same for `lz_loop_window`.
         penalise_special_tokens: do not exempt end-of-sequence, thinking and chat-template tokens.
+        count_loops: look for loops in the penalised outputs and count them; takes about a microsecond per token.
     """
 
     default: LZPenaltyConfig | None = None
     max_window_size: int = 8_192
     max_loop_window: int = 8_192
     penalise_special_tokens: bool = False
+    count_loops: bool = False
 
     def __post_init__(self) -> None:
         """Check every field, and the default against the caps."""
         integer(1, MAX_WINDOW)("max_window_size", self.max_window_size)
         integer(1, MAX_WINDOW)("max_loop_window", self.max_loop_window)
         boolean("penalise_special_tokens", self.penalise_special_tokens)
+        boolean("count_loops", self.count_loops)
         if self.default is not None:
             self._check_caps(self.default)
 

@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 from vllm import SamplingParams
+from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 
 from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.vllm.batch_state import BatchState
+from lz_penalty.engines.vllm.counting import BatchReader, SlotReader, count_request
 from lz_penalty.engines.vllm.settings import RequestSettings, special_tokens_of
 from lz_penalty.engines.vllm.slot_state import SlotState
 from lz_penalty.errors import LZPenaltyError
@@ -54,15 +56,25 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
         special = () if server_settings().penalise_special_tokens else special_tokens_of(vllm_config.model_config)
         settings = RequestSettings(server_settings(), special, slots, device)
         self._state: Any
+        self._loops: Any = None
+        counts = server_settings().count_loops and get_tensor_model_parallel_rank() == 0
         if v1:
             self._state = BatchState(settings, slots, vllm_config.model_config.max_model_len, device)
+            self._loops = BatchReader(self._state) if counts else None
         else:
-            self._state = SlotState(settings, place, vllm_config.speculative_config)
+            drafts = getattr(vllm_config.speculative_config, "num_speculative_tokens", 0)
+            self._state = SlotState(settings, place, drafts)
+            self._loops = SlotReader(place, drafts) if counts else None
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
         """Refuse bad `lz_*` fields when the request arrives; over HTTP that is status 400."""
-        server_settings().config_of(sampling_params.extra_args)
+        try:
+            config = server_settings().config_of(sampling_params.extra_args)
+        except LZPenaltyError:
+            count_request("refused")
+            raise
+        count_request("none" if config is None else "penalised")
 
     def is_argmax_invariant(self) -> bool:
         """Greedy decoding needs the penalty too."""
@@ -70,19 +82,29 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
 
     def apply(self, logits: torch.Tensor, ctx: Any = None) -> torch.Tensor:
         """Penalise `logits [rows, vocab]` in place; the V2 runner passes the step's layout too."""
-        return self._state.apply(logits) if ctx is None else self._state.apply(logits, ctx)
+        if ctx is not None:
+            if self._loops is not None:
+                self._loops.step(ctx, self._state.penalised)
+            return self._state.apply(logits, ctx)
+        if self._loops is not None:
+            self._loops.step(batch_changes=False)
+        return self._state.apply(logits)
 
     # ------------------------------------------------------------ V1 only
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         """Requests came, went or moved."""
         if batch_update is not None:
+            if self._loops is not None:
+                self._loops.step(batch_changes=True)
             self._state.update(batch_update)
 
     # ------------------------------------------------------------ V2 only
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
         """A request takes a slot; returns whether it is penalised."""
+        if self._loops is not None:
+            self._loops.add_request(req_idx)
         return self._state.add_request(req_idx, sampling_params)
 
     def apply_staged_writes(self) -> None:

@@ -20,23 +20,23 @@ class SlotState:
     Args:
         settings: reads the settings of requests.
         states: vLLM's request states, read only.
-        speculative: vLLM's speculative config, or `None`.
+        drafts: the most draft tokens that a request can have in a step.
     """
 
-    def __init__(self, settings: RequestSettings, states: Any, speculative: Any) -> None:
+    def __init__(self, settings: RequestSettings, states: Any, drafts: int) -> None:
         self._settings = settings
         self._states = states
         self._table = np.zeros((states.max_num_reqs, col.COLUMNS), dtype=np.int32)
         self._skips_prompt = np.zeros(states.max_num_reqs, dtype=np.int32)
-        self._penalised = np.zeros(states.max_num_reqs, dtype=bool)
+        self.penalised = np.zeros(states.max_num_reqs, dtype=bool)
         self._sent: Any = None
-        self._drafts = speculative.num_speculative_tokens if speculative is not None else 0
+        self._drafts = drafts
 
     def add_request(self, slot: int, params: Any) -> bool:
         """Note the settings of the request that takes this slot."""
         settings = self._settings.read(params.extra_args, slot)
-        was, now = self._penalised[slot], settings is not None
-        self._penalised[slot] = now
+        was, now = self.penalised[slot], settings is not None
+        self.penalised[slot] = now
         if settings is not None:
             self._table[slot] = settings.line
             self._skips_prompt[slot] = not settings.include_prompt
@@ -55,7 +55,7 @@ class SlotState:
     def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
         """Penalise the logits of the batch in place."""
         slots = ctx.idx_mapping_np
-        if not self._penalised[slots].any():
+        if not self.penalised[slots].any():
             return logits
         rows = self._sent.index_select(0, ctx.expanded_idx_mapping)
         lengths = ctx.pos + 1

@@ -1,0 +1,74 @@
+"""What an operator sets for a whole server."""
+
+import json
+
+import pytest
+
+from lz_penalty import LZPenaltyConfig, LZPenaltyError
+from lz_penalty.engines.server import VARIABLE, ServerSettings, server_settings
+
+
+def test_nothing_is_set_by_default():
+    assert ServerSettings.from_json("{}") == ServerSettings()
+    assert ServerSettings().config_of(None) is None
+    assert ServerSettings().config_of({"other": 1}) is None
+    assert ServerSettings().config_of({"lz_preset": "guarded"}) == LZPenaltyConfig.guarded()
+
+
+def test_a_default_can_be_refined_replaced_and_switched_off():
+    server = ServerSettings.from_json('{"default": {"lz_preset": "guarded", "lz_penalty": 0.4}}')
+    assert server.config_of({}) == LZPenaltyConfig.guarded(strength=0.4)
+    assert server.config_of({"lz_window_size": 9}) == LZPenaltyConfig.guarded(strength=0.4, window_size=9)
+    assert server.config_of({"lz_preset": "paper"}) == LZPenaltyConfig.paper()
+    assert server.config_of({"lz_penalty": 0}) is None
+
+
+def test_caps_hold_for_what_is_asked_for_or_matters():
+    server = ServerSettings(max_window_size=100, max_loop_window=200)
+    assert server.config_of({"lz_penalty": 1, "lz_window_size": 100}).window_size == 100
+    assert server.config_of({"lz_preset": "failsafe", "lz_loop_window": 200}).window_size == 512  # has no effect
+    for fields in (
+        {"lz_penalty": 1},  # the usual 512
+        {"lz_penalty": 1, "lz_window_size": 101},
+        {"lz_preset": "failsafe", "lz_loop_window": 200, "lz_window_size": 101},
+    ):
+        with pytest.raises(LZPenaltyError, match=r"lz_window_size = .* at most 100, the cap of this server"):
+            server.config_of(fields)
+    for fields in ({"lz_preset": "failsafe"}, {"lz_penalty": 1, "lz_window_size": 9, "lz_loop_window": 201}):
+        with pytest.raises(LZPenaltyError, match=r"lz_loop_window = .* at most 200"):
+            server.config_of(fields)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [],
+        {"default": "guarded"},
+        {"default": {"preset": "guarded"}},
+        {"default": {"lz_window_size": 5}},
+        {"default": {"lz_preset": "guarded"}, "max_loop_window": 4095},
+        {"max_window_size": 0},
+        {"max_window_size": True},
+        {"max_loop_window": 65537},
+        {"penalise_special_tokens": 1},
+        {"count_loops": "yes"},
+        {"cap": 3},
+    ],
+)
+def test_mistakes(given):
+    with pytest.raises(LZPenaltyError, match=VARIABLE):
+        ServerSettings.from_json(json.dumps(given))
+
+
+def test_the_environment_is_read_once(monkeypatch):
+    monkeypatch.setenv(VARIABLE, '{"max_window_size": 77}')
+    server_settings.cache_clear()
+    assert server_settings().max_window_size == 77
+    monkeypatch.setenv(VARIABLE, "{")
+    assert server_settings().max_window_size == 77
+    server_settings.cache_clear()
+    with pytest.raises(LZPenaltyError, match="LZ_PENALTY_SERVER: Expecting property name"):
+        server_settings()
+    monkeypatch.delenv(VARIABLE)
+    assert server_settings() == ServerSettings()
+    server_settings.cache_clear()
