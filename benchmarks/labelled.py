@@ -24,11 +24,19 @@ from labelled import build  # noqa: E402
 from lz_penalty import bundled_model  # noqa: E402
 from lz_penalty.detection.drift import find_drift  # noqa: E402
 from lz_penalty.detection.substrings import paper20, repeated_substrings  # noqa: E402
-from lz_penalty.detection.tandem import find_repetitions, is_degenerate, is_endless, is_loop  # noqa: E402
+from lz_penalty.detection.tandem import (  # noqa: E402
+    DEGENERATE_COPIES,
+    STOP_LENGTH,
+    find_repetition,
+    find_repetitions,
+    is_degenerate,
+    is_endless,
+    is_loop,
+)
 from lz_penalty.detection.tolerant import find_counter, find_edited  # noqa: E402
 
 COPIES = (3, 5, 8, 12, 20)
-LENGTHS = {"characters": (60, 120, 200, 240, 300, 400, 600), "tokens": (20, 40, 60, 80, 120, 240)}
+LENGTHS = {"characters": (60, 120, 200, 240, 300, 400, 600), "tokens": (20, 40, 60, 80, 120, 240, 480, 960)}
 FRESH = range(1_000, 9_000, 1_000)
 FORGIVING = ("tandem", "drift", "counter", "edited")
 
@@ -54,6 +62,9 @@ CRITERIA: dict[str, dict[str, Callable[[Any], Any]]] = {  # by what the sequence
         "edited": lambda tokens: find_edited(tokens, decode=decode),
         "5 copies, 60 tokens, anywhere": is_loop,
         "20 copies, anywhere": is_degenerate,
+        "stopping: 20 copies, 480 tokens": lambda tokens: find_repetition(
+            tokens, min_copies=DEGENERATE_COPIES, min_length=STOP_LENGTH
+        ),
     },
 }
 

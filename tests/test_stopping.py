@@ -129,11 +129,11 @@ def test_the_prompt_counts_only_if_asked(model, tokenizer, prompts, plain):
 
 def test_padding_is_no_repetition():
     ids = torch.tensor([[1] * 200 + [1, 7, 8], [1] * 200 + [1, 1, 1], [7, 8, 9] * 67 + [7, 8]])
-    counting = RepetitionStoppingCriteria(include_prompt=True, pad_token_id=1)
+    counting = RepetitionStoppingCriteria(include_prompt=True, pad_token_id=1, **LIMITS)
     assert counting(ids).tolist() == [False, False, True]
     assert counting.repetition(torch.tensor([7, 8] * 40 + [1] * 300)).unit == (7, 8)
     assert counting.repetition(torch.tensor([5, 6, 7] + [1] * 300)) is None
-    assert RepetitionStoppingCriteria(200)(ids).tolist() == [False, False, False]
+    assert RepetitionStoppingCriteria(200, **LIMITS)(ids).tolist() == [False, False, False]
 
 
 def test_the_result_is_one_bool_per_row_whatever_was_seen_before():

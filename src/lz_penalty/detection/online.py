@@ -20,7 +20,16 @@ import numpy as np
 import numpy.typing as npt
 
 from lz_penalty.checks import integer, real
-from lz_penalty.detection.tandem import LOOP_COPIES, LOOP_LENGTH, Items, Repetition, as_array, make_repetition
+from lz_penalty.detection.tandem import (
+    DEGENERATE_COPIES,
+    LOOP_COPIES,
+    LOOP_LENGTH,
+    STOP_LENGTH,
+    Items,
+    Repetition,
+    as_array,
+    make_repetition,
+)
 from lz_penalty.errors import LZPenaltyError, bad_value
 from lz_penalty.loops import trailing_runs
 
@@ -304,18 +313,20 @@ class stop_on_repetition(Iterator[Any]):
     Args:
         stream: any iterable of token ids, of lists of them, or of `str` (compared by code points) or `bytes`.
         key: what to look at in an item, where it is none of these.
-        options: `max_period`, `min_copies` and `min_length` of `RepetitionDetector`.
+        options: `max_period`, `min_copies` and `min_length` of `RepetitionDetector`; 20 copies and 480 items unless
+            given, since a text that was cut off does not come back, and a list of zeros is a run too.
 
     >>> stream = stop_on_repetition("ha" for _ in range(1_000_000))
     >>> len("".join(stream)), stream.repetition.unit
-    (60, 'ha')
+    (480, 'ha')
     """
 
     def __init__(self, stream: Iterable[Any], *, key: Callable[[Any], Any] | None = None, **options: Any) -> None:
         self.repetition: Repetition | None = None
         self._stream = iter(stream)
         self._key = key
-        self._detector = RepetitionDetector(max_rewind=0, **options)
+        limits = {"min_copies": DEGENERATE_COPIES, "min_length": STOP_LENGTH}
+        self._detector = RepetitionDetector(max_rewind=0, **limits | options)
 
     def __next__(self) -> Any:
         if self.repetition is not None:

@@ -32,8 +32,9 @@ __all__ = [
 DEGENERATE_COPIES = 20  # the paper's threshold
 LOOP_COPIES = 5
 LOOP_LENGTH = 60
-ENDLESS_TOKENS = 80  # these two: docs/detection.md
+ENDLESS_TOKENS = 80  # these three: docs/detection.md
 ENDLESS_CHARACTERS = 300
+STOP_LENGTH = 480  # items of a run for which a text is cut off; what follows is not known yet, so it must be long
 
 Items = Sequence[int] | npt.NDArray[np.integer[Any]] | str | bytes
 

@@ -20,7 +20,7 @@ from transformers import StoppingCriteria
 from lz_penalty.checks import MAX_TOKEN_ID, boolean, integer
 from lz_penalty.detection import Repetition, repetition_at_end
 from lz_penalty.detection.online import MAX_PERIOD, Thresholds
-from lz_penalty.detection.tandem import LOOP_COPIES, LOOP_LENGTH
+from lz_penalty.detection.tandem import DEGENERATE_COPIES, STOP_LENGTH
 from lz_penalty.errors import LZPenaltyError
 
 __all__ = ["RepetitionStoppingCriteria"]
@@ -49,8 +49,8 @@ class RepetitionStoppingCriteria(StoppingCriteria):
         include_prompt: bool = False,
         pad_token_id: int | None = None,
         max_period: int = MAX_PERIOD,
-        min_copies: float = LOOP_COPIES,
-        min_length: int = LOOP_LENGTH,
+        min_copies: float = DEGENERATE_COPIES,
+        min_length: int = STOP_LENGTH,
     ) -> None:
         self.prompt_length = integer(0, MAX_TOKEN_ID, optional=True)("prompt_length", prompt_length)
         self.include_prompt = boolean("include_prompt", include_prompt)
