@@ -18,20 +18,20 @@ from typing import Any
 
 from lz_penalty import bundled_model
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 PROCESSOR = "lz_penalty.engines.vllm:LZPenaltyLogitsProcessor"
 SPYING = "spying:SpyingProcessor"
 V2 = {
     "VLLM_USE_V2_MODEL_RUNNER": "1",
     "TRITON_INTERPRET": "1",
-    "PYTHONPATH": os.pathsep.join((str(HERE / "v2_on_cpu"), str(HERE))),
+    "PYTHONPATH": os.pathsep.join((str(HERE / "v2_on_cpu"), str(HERE), str(HERE.parent / "src"))),
 }
 _ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "OMP_NUM_THREADS": "1",
-    "PYTHONPATH": os.pathsep.join((str(HERE), str(HERE.parent / "tests"))),
+    "PYTHONPATH": os.pathsep.join((str(HERE), str(HERE.parent / "tests"), str(HERE.parent / "src"))),
 }
 
 

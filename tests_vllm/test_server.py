@@ -8,14 +8,16 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from engines import serve
+from engines import V2, serve
 from requests_and_truth import check_all, mixed_requests
 
 from lz_penalty import LZPenaltyConfig
 from lz_penalty.config import REQUEST_FIELDS
+from lz_penalty.engines.vllm.counting import LoopCounts
 
 # A cache of 40 blocks of 32 tokens: about six requests at their longest, with up to 48 in the batch.
 SMALL = ("--max-num-seqs", "48", "--block-size", "32", "--num-gpu-blocks-override", "40", "--max-model-len", "512")
+OUTCOMES = ("penalised", "none", "refused")
 SERVER = '{"default": {"lz_preset": "guarded", "lz_penalty": 0.2}, "max_window_size": 1024, "max_loop_window": 4096}'
 
 
@@ -35,7 +37,10 @@ async def complete(client, request, **more):
 
 def metric(address, name):
     with urllib.request.urlopen(f"{address}/metrics") as reply:
-        return sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", reply.read().decode(), re.M))
+        return sum(
+            float(value)
+            for value in re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", reply.read().decode(), re.M)
+        )
 
 
 def client_of(address):
@@ -114,6 +119,44 @@ def test_server_default_caps_and_switching_off(model, tokenizer, special):
         "lz_window_size = 1025: must be at most 1024, the cap of this server." in replies[1].json()["error"]["message"]
     )
     assert "lz_loop_window = 5000: must be at most 4096" in replies[2].json()["error"]["message"]
+
+
+@pytest.mark.parametrize("runner", ["V1", "V2"])
+def test_metrics(tmp_path, tokenizer, runner):
+    """Requests are counted as they arrive, loops in the worker: those that a recomputation finds in the answers.
+
+    On V2 the texts are read every so often, so the last tokens of an answer may not be seen.
+    """
+    weak = {"lz_preset": "failsafe", "lz_penalty": 0.02}  # gives way to a loop for a while
+    requests = mixed_requests(tokenizer, (), 8, seed=6)
+    for request in requests:
+        request.fields, request.max_tokens, request.sampling = weak, 160, {"temperature": 0}
+
+    async def run(address):
+        async with client_of(address) as client:
+            outputs = await asyncio.gather(*(complete(client, request) for request in requests))
+            requests[0].fields = {"lz_penalty": 0}
+            await complete(client, requests[0])  # lets the worker see that the others have left
+            reply = await client.post(
+                "/v1/completions", json={"model": "bundled", "prompt": "x", "vllm_xargs": {"lz_x": 1}}
+            )
+            return outputs, reply.status_code
+
+    env = {"LZ_PENALTY_SERVER": '{"count_loops": true}', "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    env |= V2 if runner == "V2" else {}
+    with serve("--max-num-seqs", "16", "--max-model-len", "1024", env=env) as address:
+        outputs, status = asyncio.run(run(address))
+        met, broken = metric(address, "lz_penalty:loops_met_total"), metric(address, "lz_penalty:loops_broken_total")
+        arrived = {name: metric(address, f'lz_penalty:requests_total{{settings="{name}"}}') for name in OUTCOMES}
+    assert status == 400
+    assert arrived == {"penalised": len(requests), "none": 1, "refused": 1}
+    counts = LoopCounts()
+    for slot, output in enumerate(outputs):
+        counts.look(slot, output, len(output), output)
+    if runner == "V1":
+        assert (met, broken) == (counts.met, counts.broken)
+    assert 0 < met <= counts.met
+    assert 0 < broken <= counts.broken
 
 
 def malformed(count):
