@@ -60,14 +60,14 @@ def generate(requests: list[dict[str, Any]], env: dict[str, str] | None = None, 
 
 
 @contextlib.contextmanager
-def serve(*options: str, env: dict[str, str] | None = None, processor: str | None = PROCESSOR) -> Iterator[str]:
+def serve(*options: str, env: dict[str, str] | None = None) -> Iterator[str]:
     """An OpenAI-compatible server in its own process; yields its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(bundled_model.path())]
     command += ["--served-model-name", "bundled", "--dtype", "float32", "--enforce-eager", "--host", "127.0.0.1"]
-    command += ["--port", str(port), *options, *(["--logits-processors", processor] if processor else [])]
+    command += ["--port", str(port), "--logits-processors", PROCESSOR, *options]
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(command, env=os.environ | _ENVIRONMENT | (env or {}), stdout=log, stderr=log)
         try:

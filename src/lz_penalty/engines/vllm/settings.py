@@ -97,7 +97,7 @@ class RequestSettings:
             )
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)
 def _line(config: LZPenaltyConfig) -> tuple[np.ndarray, int]:
     packed = pack_configs([config])
     return packed.table[0], max(packed.reach, packed.max_loop_window)
