@@ -1,10 +1,10 @@
-"""State for vLLM's V1 runner: the histories of the batch on the device, one small copy per step.
+"""State for vLLM's V1 runner: the histories of the batch on the device, no copy and one launch per step.
 
-vLLM hands out each request's output as a live list. A step appends one token to each, so a step sends one column of
-tokens: they gather in a short tail per row, which travels whole, and are written to the history when it is full.
+vLLM hands out each request's output as a live list, and a step appends one token to each. A step posts three numbers
+per row where the kernel can read them; it writes the new token to the history and penalises.
 
     history  [slots, capacity]   on the device; a slot belongs to a request while it is in the batch
-    columns  [fields, rows]      on the host: slot, length, tail length and tail of each row; sent every step
+    columns  [fields, rows]      on the host: slot, length, newest token of each row; posted at every step
     table    [rows, 9]           settings of each row, zero for rows without the penalty; sent when the batch changes
 """
 
@@ -27,10 +27,9 @@ from lz_penalty.packing import PackedConfig
 
 __all__ = ["BatchState"]
 
-TAIL_WIDTH = 32
 SLACK = 2_048  # tokens between two reloads of a history that has outgrown its slot
 # Rows of `columns`. `SEEN`, the output tokens already taken, stays on the host.
-SEEN, SLOT, LENGTH, TAIL_LENGTH, TAIL = range(5)
+SEEN, SLOT, LENGTH, NEWEST = range(4)
 _last = itemgetter(-1)
 
 
@@ -57,33 +56,30 @@ class QuietSteps:
     Args:
         outputs: the output lists.
         rows: their rows in the batch.
-        columns: the state of all rows; tails and their lengths are kept here, `SEEN` by whoever ends the quiet steps.
+        columns: the state of all rows; `SEEN` is brought up to date by whoever ends the quiet steps.
+        capacity: of a history.
     """
 
-    def __init__(self, outputs: list[list[int]], rows: np.ndarray, columns: np.ndarray) -> None:
+    def __init__(self, outputs: list[list[int]], rows: np.ndarray, columns: np.ndarray, capacity: int) -> None:
         self.steps = 0
-        ends = columns[TAIL_LENGTH, rows]
         self._outputs = outputs
         self._expected = [seen + 1 for seen in columns[SEEN, rows].tolist()]
-        self._cells = columns.reshape(-1)
-        self._free = (TAIL + ends.astype(np.int64)) * columns.shape[1] + rows  # the cell for the next token of each row
-        self._width = columns.shape[1]
-        self._tail_lengths = columns[TAIL_LENGTH]
-        self._gain = np.zeros(self._width, dtype=np.int32)
+        self._rows = rows
+        self._newest, self._lengths = columns[NEWEST], columns[LENGTH]
+        self._gain = np.zeros_like(self._lengths)
         self._gain[rows] = 1
-        self._room = TAIL_WIDTH - 1 - int(ends.max())  # the step that fills a tail is not quiet
+        self._room = capacity - int(columns[LENGTH, rows].max())
 
     def take_new_tokens(self) -> bool:
-        """Move the new tokens into the tails; `False` if this step is not a quiet one, and nothing was done."""
+        """Note the new tokens; `False` if this step is not a quiet one, and nothing was done."""
         lengths = list(map(len, self._outputs))
         if lengths != self._expected or self.steps == self._room:
             return False
         tokens = list(map(_last, self._outputs))
         if min(tokens) < 0:
             raise placeholder()
-        self._cells[self._free] = tokens
-        self._free += self._width
-        self._tail_lengths += self._gain
+        self._newest[self._rows] = tokens
+        self._lengths += self._gain
         self._expected = [length + 1 for length in lengths]
         self.steps += 1
         return True
@@ -102,9 +98,10 @@ class BatchState:
     def __init__(self, settings: RequestSettings, rows: int, max_model_len: int, device: torch.device) -> None:
         self._settings = settings
         self._device = device
-        capacity = min(max_model_len + TAIL_WIDTH, settings.longest_reach + SLACK + TAIL_WIDTH)
-        self._history = torch.zeros((rows, capacity), dtype=torch.int32, device=device)
-        self._columns = np.zeros((TAIL + TAIL_WIDTH, rows), dtype=np.int32)
+        self._capacity = min(max_model_len, settings.longest_reach + SLACK) + 1
+        self._history = torch.zeros((rows + 1, self._capacity), dtype=torch.int32, device=device)
+        self._absent = (0, rows, 0, -1)  # the column of a row without the penalty: the last history is nobody's
+        self._columns = np.tile(np.array(self._absent, dtype=np.int32)[:, None], rows)
         self._table = np.zeros((rows, col.COLUMNS), dtype=np.int32)
         self._requests: list[Request | None] = [None] * rows
         self._free_slots = list(range(rows))
@@ -139,7 +136,7 @@ class BatchState:
         if settings is not None:
             self._free_slots.pop()
             self._requests[row] = Request(slot, settings, prompt, output)
-            self._columns[:TAIL, row] = 0
+            self._columns[:, row] = self._absent
             self._columns[SLOT, row] = slot
             self._table[row] = settings.line
             self._unloaded.add(slot)
@@ -150,7 +147,7 @@ class BatchState:
             self._free_slots.append(request.slot)
             self._unloaded.discard(request.slot)
             self._requests[row] = None
-            self._columns[:TAIL, row] = 0
+            self._columns[:, row] = self._absent
             self._table[row] = 0
 
     def _move(self, a: int, b: int, swap: bool) -> None:
@@ -161,6 +158,10 @@ class BatchState:
         self._requests[a], self._requests[b] = self._requests[b], self._requests[a]
         self._columns[:, [a, b]] = self._columns[:, [b, a]]
         self._table[[a, b]] = self._table[[b, a]]
+
+    def outputs(self) -> list[tuple[int, list[int]]]:
+        """Slot and output of every penalised request."""
+        return [(one.slot, one.output) for one in self._requests if one is not None]
 
     # ------------------------------------------------------------ a step
 
@@ -177,24 +178,24 @@ class BatchState:
             self._load(
                 [row for row, one in enumerate(self._requests) if one is not None and one.slot in self._unloaded]
             )
-        if self._quiet is None or not self._quiet.take_new_tokens():
+        quiet = self._quiet is not None and self._quiet.take_new_tokens()
+        if not quiet:
             self._take_new_tokens()
         changed = self._packed is None
         if self._packed is None:
             self._packed = self._pack()
             self._staging.resize(self._batch_size)
-        slots, lengths, tail_lengths, tails = self._staging.send(self._columns[SLOT:, : self._batch_size])
+        slots, lengths, newest = self._staging.post(self._columns[SLOT:, : self._batch_size], quiet=quiet)
         apply_lz_penalty_(
             logits,
             self._history,
             lengths,
             config=self._packed,
             row_to_slot=slots,
-            tail_ids=tails,
-            tail_lengths=tail_lengths,
+            newest_ids=newest,
             check=changed,
         )
-        self._staging.done()
+        self._staging.posted()
         return logits
 
     def _pack(self) -> PackedConfig:
@@ -204,24 +205,21 @@ class BatchState:
         return self._settings.pack(sent, table.max(axis=0), exempt)
 
     def _take_new_tokens(self) -> None:
-        """Move what the output lists have gained into the tails: one token per request, or none while it is prefilled."""
+        """Note what the output lists have gained: one token per request, or none while it is prefilled."""
         self._end_quiet_steps()
         columns, rows, outputs = self._columns, self._rows, self._outputs
         fresh = np.fromiter(map(len, outputs), np.int64, len(outputs)) - columns[SEEN, rows]
-        # Fewer or more: vLLM took tokens back (a failed transfer of cache blocks), or a step was not seen.
-        self._load(rows[(fresh != 0) & (fresh != 1)].tolist())
-        one = fresh == 1
+        columns[NEWEST] = -1
+        one = (fresh == 1) & (columns[LENGTH, rows] < self._capacity)
         tokens = [output[-1] for output, is_one in zip(outputs, one.tolist(), strict=True) if is_one]
-        if tokens:
-            if min(tokens) < 0:
-                raise placeholder()
-            ends = columns[TAIL_LENGTH, rows[one]]
-            columns[TAIL + ends, rows[one]] = tokens
-            columns[TAIL_LENGTH, rows[one]] += 1
-            columns[SEEN, rows[one]] += 1
-            if ends.max() == TAIL_WIDTH - 1:
-                self._empty_tails()
-        self._quiet = QuietSteps(outputs, rows, columns)
+        if min(tokens, default=0) < 0:
+            raise placeholder()
+        columns[NEWEST, rows[one]] = tokens
+        columns[LENGTH, rows[one]] += 1
+        columns[SEEN, rows[one]] += 1
+        # A full slot; or fewer or more: vLLM took tokens back (a failed transfer of cache blocks), or a step was not seen.
+        self._load(rows[(fresh != 0) & ~one].tolist())
+        self._quiet = QuietSteps(outputs, rows, columns, self._capacity)
 
     def _end_quiet_steps(self) -> None:
         if self._quiet is not None:
@@ -240,26 +238,11 @@ class BatchState:
         slots = np.array([request.slot for _, request in requests])
         for line, (row, request), context in zip(block, requests, contexts, strict=True):
             line[: len(context)] = context
-            self._columns[:TAIL, row] = len(request.output), request.slot, len(context), 0
+            self._columns[:, row] = len(request.output), request.slot, len(context), -1
             self._unloaded.discard(request.slot)
         if block.size and block.min() < 0:
             raise placeholder()
         self._history[:, : block.shape[1]].index_copy_(0, send(slots, self._device), send(block, self._device))
-
-    def _empty_tails(self) -> None:
-        """Write all tails to the histories; load those anew whose slot is full."""
-        columns = self._columns[:, self._rows]
-        ends = columns[LENGTH] + columns[TAIL_LENGTH]
-        full = ends + TAIL_WIDTH > self._history.shape[1]
-        place = np.arange(TAIL_WIDTH)[:, None]
-        taken = (place < columns[TAIL_LENGTH]) & ~full
-        index = (columns[SLOT].astype(np.int64) * self._history.shape[1] + columns[LENGTH]) + place
-        self._history.view(-1).index_copy_(
-            0, send(index[taken], self._device), send(columns[TAIL:][taken], self._device)
-        )
-        self._columns[LENGTH, self._rows] = ends
-        self._columns[TAIL_LENGTH, self._rows] = 0
-        self._load(self._rows[full].tolist())
 
 
 def placeholder() -> LZPenaltyError:

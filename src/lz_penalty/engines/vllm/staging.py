@@ -1,4 +1,4 @@
-"""A block of integers that goes to the device at every step, without waiting and without allocating."""
+"""A few numbers per row that the kernel fetches from pinned host memory at every step: no copy, no allocation."""
 
 from __future__ import annotations
 
@@ -7,68 +7,61 @@ import torch
 
 __all__ = ["Staging"]
 
-_DEPTH = 4  # buffers in turn: vLLM is at most two steps ahead of the device
+_DEPTH = 4  # buffers in turn
 
 
 class Staging:
-    """Sends int32 `[fields, rows]`: from pinned memory, on a stream of its own, so that the copy runs beside the model.
+    """Blocks of int32 `[fields, rows]` in a few places of host memory, none rewritten before the device has read it.
+
+    In a quiet step every request has a token that was sampled after the step before: so the device has read all that
+    was posted, and nothing need be asked of the driver, which costs more than all else here. Around other steps events
+    are recorded.
 
     Args:
         fields: the first dimension.
         most_rows: the largest second dimension.
-        device: where to.
+        device: where the blocks are read.
     """
-
-    def __init__(self, fields: int, most_rows: int, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._buffers = [_Buffer(fields, most_rows, device) for _ in range(_DEPTH)]
-        self._turn = 0
-
-    def resize(self, rows: int) -> None:
-        """From now on, blocks have this many rows."""
-        for buffer in self._buffers:
-            buffer.resize(rows)
-
-    def send(self, block: np.ndarray) -> list[torch.Tensor]:
-        """The block on the device: its first three rows, and the transpose of the others."""
-        self._turn = (self._turn + 1) % _DEPTH
-        return self._buffers[self._turn].send(block, self._stream)
-
-    def done(self) -> None:
-        """What reads the block is under way; its buffer is free when that has ended."""
-        if self._stream is not None:
-            self._buffers[self._turn].read.record()
-
-
-class _Buffer:
-    """One place on the host and one on the device."""
 
     def __init__(self, fields: int, most_rows: int, device: torch.device) -> None:
         on_cuda = device.type == "cuda"
         self._fields = fields
-        self._device = torch.zeros(fields * most_rows, dtype=torch.int32, device=device)
-        self._host = torch.zeros_like(self._device, device="cpu", pin_memory=on_cuda)
-        if on_cuda:
-            self.sent, self.read = torch.cuda.Event(), torch.cuda.Event()
+        self._memory = [torch.zeros(fields * most_rows, dtype=torch.int32, pin_memory=on_cuda) for _ in range(_DEPTH)]
+        self._read = [torch.cuda.Event() for _ in range(_DEPTH)] if on_cuda else []
+        self._turn = 0
+        self._quiet = True  # whether the block posted last has no event
+        self._unread = [False] * _DEPTH  # whether an event tells when it has been read
         self.resize(most_rows)
 
     def resize(self, rows: int) -> None:
-        size = self._fields * rows
-        self._from, self._to = self._host[:size], self._device[:size]
-        self._view = self._from.numpy().reshape(self._fields, rows)
-        block = self._to.view(self._fields, rows)
-        self._parts = [*block[:3], block[3:].T]
+        """From now on, blocks have this many rows."""
+        blocks = [memory[: self._fields * rows].view(self._fields, rows) for memory in self._memory]
+        self._views = [block.numpy() for block in blocks]
+        self._blocks = [list(block) for block in blocks]
 
-    def send(self, block: np.ndarray, stream: torch.cuda.Stream | None) -> list[torch.Tensor]:
-        if stream is None:
-            self._view[...] = block
-            self._to.copy_(self._from)
-            return self._parts
-        if not self.read.query():  # the device is four steps behind
-            self.read.synchronize()
-        self._view[...] = block
-        with torch.cuda.stream(stream):
-            self._to.copy_(self._from, non_blocking=True)
-            self.sent.record()
-        self.sent.wait()
-        return self._parts
+    def post(self, block: np.ndarray, *, quiet: bool) -> list[torch.Tensor]:
+        """The block's fields, each `[rows]`, where the device can read them until `posted` is called and it has."""
+        if self._read:
+            if quiet:
+                self._unread = [False] * _DEPTH
+            else:
+                self._wait_for_a_buffer()
+        self._turn = (self._turn + 1) % _DEPTH
+        self._quiet = quiet
+        self._views[self._turn][...] = block
+        return self._blocks[self._turn]
+
+    def posted(self) -> None:
+        """What reads the block has been launched."""
+        if self._read and not self._quiet:
+            self._read[self._turn].record()
+            self._unread[self._turn] = True
+
+    def _wait_for_a_buffer(self) -> None:
+        if self._quiet:
+            self._read[self._turn].record()
+            self._unread[self._turn] = True
+        following = (self._turn + 1) % _DEPTH
+        if self._unread[following]:
+            self._read[following].synchronize()
+            self._unread[following] = False
