@@ -112,7 +112,7 @@ def apply(
         else:
             if newest_ids is not None:
                 _launch(_store_kernel, (logits.shape[0], 1, 1), arguments, {}, 1, kinds)
-            _apply_in_chunks(arguments, constants, logits, -(-window // _CHUNK), kinds)
+            _apply_in_chunks(arguments, constants, logits, _power_of_2(-(-window // _CHUNK), 1), kinds)
 
 
 def _launch(kernel, grid, arguments, constants, warps, kinds):
