@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 VLLM   := .venv-vllm
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm soak-vllm check bench format clean
+.PHONY: help demo test test-vllm soak-vllm fuzz-native check bench format clean
 
 help:             ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -39,6 +39,12 @@ test-vllm: $(VLLM)/.installed  ## the vLLM plug-in in real engines and servers o
 
 soak-vllm: $(VLLM)/.installed  ## thousands of requests against one vLLM server
 	$(VLLM)/bin/python tests_vllm/soak.py --out benchmarks/results/soak_vllm.json
+
+fuzz-native:      ## a million generated cases for the C header, under AddressSanitizer and UBSan
+	mkdir -p build
+	$(CC) -std=c99 -O1 -g -Wall -Wextra -Werror -fsanitize=address,undefined -fno-sanitize-recover=all \
+		-Isrc/lz_penalty/native tests/native_fuzz.c -o build/native_fuzz -lm
+	build/native_fuzz 1000000
 
 check: $(STAMP)   ## lint, format, types, import rules
 	$(BIN)/ruff check .
