@@ -4,9 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 VLLM   := .venv-vllm
+MLX    := .venv-mlx
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm soak-vllm fuzz-native check bench format clean
+.PHONY: help demo test test-vllm test-mlx soak-vllm fuzz-native check bench format clean
 
 help:             ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -40,6 +41,17 @@ test-vllm: $(VLLM)/.installed  ## the vLLM plug-in in real engines and servers o
 soak-vllm: $(VLLM)/.installed  ## thousands of requests against one vLLM server
 	$(VLLM)/bin/python tests_vllm/soak.py --out benchmarks/results/soak_vllm.json
 
+# torch is for the reference loop only.
+$(MLX)/.installed: pyproject.toml constraints-mlx.txt
+	$(PYTHON) -m venv $(MLX)
+	$(MLX)/bin/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' constraints-mlx.txt)"
+	$(MLX)/bin/pip install --quiet --disable-pip-version-check --constraint constraints-mlx.txt \
+		'mlx[cpu]' mlx-lm pytest --editable .
+	touch $@
+
+test-mlx: $(MLX)/.installed  ## the MLX processor in mlx-lm on the CPU
+	$(MLX)/bin/python -m pytest tests_mlx
+
 fuzz-native:      ## a million generated cases for the C header, under AddressSanitizer and UBSan
 	mkdir -p build
 	$(CC) -std=c99 -O1 -g -Wall -Wextra -Werror -fsanitize=address,undefined -fno-sanitize-recover=all \
@@ -61,5 +73,5 @@ format: $(STAMP)  ## make the code look as `check` wants it
 	$(BIN)/ruff format .
 
 clean:            ## remove what was installed and cached
-	rm -rf $(VENV) $(VLLM) .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM) $(MLX) build .ruff_cache .mypy_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
