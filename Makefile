@@ -5,9 +5,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 VLLM   := .venv-vllm
 MLX    := .venv-mlx
+LLAMA  := .venv-llama-cpp
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm test-mlx soak-vllm fuzz-native check bench format clean
+.PHONY: help demo test test-vllm test-mlx test-llama-cpp bench-llama-cpp soak-vllm fuzz-native check bench format clean
 
 help:             ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -52,6 +53,20 @@ $(MLX)/.installed: pyproject.toml constraints-mlx.txt
 test-mlx: $(MLX)/.installed  ## the MLX processor in mlx-lm on the CPU
 	$(MLX)/bin/python -m pytest tests_mlx
 
+# llama-cpp-python is compiled from source, which takes minutes; no part of it that reads images.
+$(LLAMA)/.installed: pyproject.toml constraints-llama-cpp.txt
+	$(PYTHON) -m venv $(LLAMA)
+	$(LLAMA)/bin/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' constraints-llama-cpp.txt)"
+	CMAKE_ARGS="-DLLAVA_BUILD=OFF" $(LLAMA)/bin/pip install --quiet --disable-pip-version-check \
+		--constraint constraints-llama-cpp.txt 'llama-cpp-python[server]' gguf pytest transformers --editable .
+	touch $@
+
+test-llama-cpp: $(LLAMA)/.installed  ## the llama.cpp processor, sampler and server on the CPU
+	$(LLAMA)/bin/python -m pytest tests_llama_cpp
+
+bench-llama-cpp: $(LLAMA)/.installed  ## what the penalty costs in llama.cpp
+	$(LLAMA)/bin/python benchmarks/llama_cpp_engine.py --out benchmarks/results/llama_cpp.json
+
 fuzz-native:      ## a million generated cases for the C header, under AddressSanitizer and UBSan
 	mkdir -p build
 	$(CC) -std=c99 -O1 -g -Wall -Wextra -Werror -fsanitize=address,undefined -fno-sanitize-recover=all \
@@ -73,5 +88,5 @@ format: $(STAMP)  ## make the code look as `check` wants it
 	$(BIN)/ruff format .
 
 clean:            ## remove what was installed and cached
-	rm -rf $(VENV) $(VLLM) $(MLX) build .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM) $(MLX) $(LLAMA) build .ruff_cache .mypy_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
