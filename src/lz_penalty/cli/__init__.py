@@ -11,12 +11,14 @@ from lz_penalty.cli.demo import demo
 from lz_penalty.cli.detect import detect
 from lz_penalty.cli.doctor import doctor
 from lz_penalty.cli.generate import generate
+from lz_penalty.cli.serve_llama import serve_llama
 from lz_penalty.errors import LZPenaltyError
 
 # Modules that commands need, and the extra that brings each.
 EXTRAS = {
     "torch": "transformers",
     "transformers": "transformers",
+    "llama_cpp": "llama-cpp",
     "openai": "judge",
     "pyarrow": "detect",
     "ray": "ray",
@@ -29,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="The Lempel-Ziv penalty: stop language models from repeating themselves endlessly.",
 )
-for command in (demo, generate, compare, detect, doctor):
+for command in (demo, generate, compare, detect, serve_llama, doctor):
     app.command()(command)
 
 

