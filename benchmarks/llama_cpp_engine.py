@@ -60,8 +60,12 @@ def processor_costs(llm: Llama) -> dict:
     calls: dict = {"sample()": lambda: llm.sample()}
     for name, config in {"paper": LZPenaltyConfig(), "guarded": LZPenaltyConfig.guarded()}.items():
         for kind, native in {"C": True, "Python": False}.items():
-            (penalise,) = LZPenaltyProcessors(llm, config, native=native)
-            calls[f"processor, {name}, {kind}"] = lambda penalise=penalise: penalise(ids, scores)
+            processors = LZPenaltyProcessors(llm, config, native=native)
+            calls[f"processor, {name}, {kind}"] = lambda processors=processors: processors[0](ids, scores)
+    calls["sample() with an empty processor"] = lambda: llm.sample(logits_processor=[lambda ids, scores: scores])
+    calls["sample() with the processor, guarded, C"] = lambda: llm.sample(
+        logits_processor=LZPenaltyProcessors(llm, LZPenaltyConfig.guarded(), native=True, penalise_special_tokens=True)
+    )
     return medians(calls)
 
 

@@ -63,6 +63,7 @@ typedef struct {
 
 typedef struct {
     lz_penalty_settings settings;
+    uint64_t exempt_mask; /* bit (id modulo 64) of every exempt id: most tokens need no search */
     int32_t *exempt_ids;
     int32_t *run;   /* trailing run of every period, then match of every distance */
     int32_t *ids;   /* candidates, nearest first; a token may occur several times, its smallest value counts */
@@ -168,6 +169,8 @@ LZ_PENALTY_API int lz_penalty_init(void *memory, size_t size, const lz_penalty_s
     p->log2 = p->values + ids;
     if (s->exempt_count) memcpy(p->exempt_ids, s->exempt_ids, sizeof(int32_t) * (size_t)s->exempt_count);
     p->settings.exempt_ids = p->exempt_ids;
+    p->exempt_mask = 0;
+    for (i = 0; i < (size_t)s->exempt_count; i++) p->exempt_mask |= (uint64_t)1 << (p->exempt_ids[i] & 63);
     p->log2[0] = 0;
     for (i = 1; i < logs; i++) p->log2[i] = (float)log2((double)i);
     *out = p;
@@ -180,6 +183,7 @@ static inline int32_t lz_penalty__at(const int32_t *end, int32_t back) { return 
 static inline int lz_penalty__exempt(const lz_penalty *p, int32_t token)
 {
     int32_t low = 0, high = p->settings.exempt_count;
+    if (!(p->exempt_mask >> (token & 63) & 1)) return 0;
     while (low < high) {
         int32_t middle = low + (high - low) / 2;
         if (p->exempt_ids[middle] < token) low = middle + 1;
@@ -263,7 +267,7 @@ LZ_PENALTY_API int32_t lz_penalty_candidates(lz_penalty *p, int32_t vocab_size, 
             value = before ? log2(1 + (e - 1) / (longest * d)) - 1 : log2((longest + 1.0) / longest) - 1;
         } else if (s->min_match_length == 1) value = p->log2[e];
         else continue;
-        if (s->exempt_count && lz_penalty__exempt(p, token)) continue;
+        if (lz_penalty__exempt(p, token)) continue;
         value = value < (double)(float)literal ? value - literal : 0; /* the table's logarithms are floats */
         p->ids[count] = token;
         p->values[count++] = (float)(token == loop_token ? value - further : value);

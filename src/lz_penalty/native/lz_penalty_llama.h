@@ -89,12 +89,15 @@ static void lz_penalty_llama__apply(struct llama_sampler *sampler, llama_token_d
     int32_t count, i;
     if (!context->n_tokens || !logits->size) return;
     count = lz_penalty_candidates(p, context->n_vocab, context->tokens, context->n_tokens);
-    for (i = 0; i < count; i++) /* as llama_sampler_sample makes them: the logit of id a is at a */
-        if ((size_t)p->ids[i] >= logits->size || data[p->ids[i]].id != p->ids[i]) break;
-    if (i < count) lz_penalty_llama__lookup(context, count, data, logits->size);
-    else {
-        for (i = 0; i < count; i++)
-            p->values[i] = lz_penalty__moved(data[p->ids[i]].logit, p->settings.strength * (double)p->values[i]);
+    for (i = 0; i < count; i++) { /* as llama_sampler_sample makes them: the logit of id a is at a */
+        const int32_t id = p->ids[i];
+        if ((size_t)id >= logits->size || data[id].id != id) break;
+        p->values[i] = lz_penalty__moved(data[id].logit, p->settings.strength * (double)p->values[i]);
+    }
+    if (i < count) { /* not so: once more, since values are spent */
+        count = lz_penalty_candidates(p, context->n_vocab, context->tokens, context->n_tokens);
+        lz_penalty_llama__lookup(context, count, data, logits->size);
+    } else {
         for (i = 0; i < count; i++)
             if (p->values[i] < data[p->ids[i]].logit) data[p->ids[i]].logit = p->values[i];
     }
