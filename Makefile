@@ -58,7 +58,7 @@ $(LLAMA)/.installed: pyproject.toml constraints-llama-cpp.txt
 	$(PYTHON) -m venv $(LLAMA)
 	$(LLAMA)/bin/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' constraints-llama-cpp.txt)"
 	CMAKE_ARGS="-DLLAVA_BUILD=OFF" $(LLAMA)/bin/pip install --quiet --disable-pip-version-check \
-		--constraint constraints-llama-cpp.txt 'llama-cpp-python[server]' gguf pytest transformers --editable .
+		--constraint constraints-llama-cpp.txt 'llama-cpp-python[server]' gguf numba pytest transformers --editable .
 	touch $@
 
 test-llama-cpp: $(LLAMA)/.installed  ## the llama.cpp processor, sampler and server on the CPU
