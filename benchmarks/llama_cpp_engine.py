@@ -63,9 +63,8 @@ def processor_costs(llm: Llama) -> dict:
             processors = LZPenaltyProcessors(llm, config, native=native)
             calls[f"processor, {name}, {kind}"] = lambda processors=processors: processors[0](ids, scores)
     calls["sample() with an empty processor"] = lambda: llm.sample(logits_processor=[lambda ids, scores: scores])
-    calls["sample() with the processor, guarded, C"] = lambda: llm.sample(
-        logits_processor=LZPenaltyProcessors(llm, LZPenaltyConfig.guarded(), native=True, penalise_special_tokens=True)
-    )
+    guarded = LZPenaltyProcessors(llm, LZPenaltyConfig.guarded(), native=True)
+    calls["sample() with the processor, guarded, C"] = lambda: llm.sample(logits_processor=guarded)
     return medians(calls)
 
 
