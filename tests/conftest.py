@@ -11,6 +11,10 @@ from lz_penalty import bundled_model
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
+# Threads that wait for each other on a busy machine make these small models ten times slower; servers inherit it.
+os.environ["OMP_NUM_THREADS"] = "1"
+torch.set_num_threads(1)
+
 hypothesis.settings.register_profile("default", deadline=None, database=None, print_blob=True)
 hypothesis.settings.load_profile("default")
 
