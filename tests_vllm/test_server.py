@@ -1,10 +1,12 @@
 """The OpenAI-compatible server in its own process: hundreds of concurrent requests, preemption, malformed settings."""
 
 import asyncio
+import json
 import random
 import re
 import urllib.request
 from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import pytest
@@ -13,6 +15,7 @@ from requests_and_truth import check_all, mixed_requests
 
 from lz_penalty import LZPenaltyConfig
 from lz_penalty.config import REQUEST_FIELDS
+from lz_penalty.detection import find_repetition
 from lz_penalty.engines.vllm.counting import LoopCounts
 
 # A cache of 40 blocks of 32 tokens: about six requests at their longest, with up to 48 in the batch.
@@ -80,6 +83,16 @@ def test_two_hundred_concurrent_requests_among_a_thousand_malformed(server, mode
     preemptions = metric(server, "vllm:num_preemptions_total")
     print(f"preemptions: {preemptions:.0f}")
     assert preemptions > 0
+
+
+def test_the_requests_of_the_page(server):
+    """The first curl line of docs/vllm.md ends in a loop, the second does not."""
+    page = (Path(__file__).resolve().parent.parent / "docs" / "vllm.md").read_text(encoding="utf-8")
+    loops = []
+    for body in re.findall(r"-d '(\{.*?\})'", page, re.DOTALL):
+        reply = httpx.post(f"{server}/v1/completions", json=json.loads(body) | {"return_token_ids": True}, timeout=300)
+        loops.append(find_repetition(reply.json()["choices"][0]["token_ids"]) is not None)
+    assert loops == [True, False]
 
 
 def test_server_default_caps_and_switching_off(model, tokenizer, special):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from functools import lru_cache
 from types import SimpleNamespace
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from vllm.logger import init_logger
 
 from lz_penalty import packing as col
 from lz_penalty.config import MAX_BUFFER, LZPenaltyConfig
@@ -19,7 +19,7 @@ from lz_penalty.packing import PackedConfig, pack_configs
 
 __all__ = ["RequestSettings", "Settings", "send", "special_tokens_of"]
 
-_LOGGER = logging.getLogger("lz_penalty")
+_LOGGER = init_logger("vllm.lz_penalty")  # so that vLLM shows it
 MAX_SPECIAL = 1_023  # with a request's own 1,024 they fit into the op's 2,047
 _SEGMENT = 2_048
 
