@@ -19,8 +19,8 @@ from vllm.v1.sample.logits_processor import LogitsProcessors
 from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
 from lz_penalty import LZPenaltyConfig, LZPenaltyError, bundled_model
+from lz_penalty.engines import request_settings as settings_module
 from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor, batch_state
-from lz_penalty.engines.vllm import settings as settings_module
 from lz_penalty.engines.vllm.settings import special_tokens_of
 
 VOCAB, ROWS, LONGEST = 4096, 7, 2000
