@@ -12,7 +12,7 @@ import pytest
 import torch
 from cases import config as random_config
 from cases import sequence
-from spying import check
+from requests_and_truth import check_row
 from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.sample.logits_processor import LogitsProcessors
@@ -128,7 +128,7 @@ class Simulation:
             if config is None:
                 assert torch.equal(before[row], after[row])
             else:
-                check(before[row], after[row], self.running[name].prompt_token_ids, output, config, self.special)
+                check_row(before[row], after[row], self.running[name].prompt_token_ids, output, config, self.special)
 
     def _sample(self):
         """Every request gets a token, but for those that are still prefilled."""
