@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from processes import EngineFailed, run_task, serving
+from requests_and_truth import Request
 
 from lz_penalty import bundled_model
 
-__all__ = ["ENGINE", "EngineFailed", "generate", "serve"]
+__all__ = ["ENGINE", "EngineFailed", "as_tasks", "generate", "serve"]
 
 HERE = Path(__file__).resolve().parent
 ENGINE = {
@@ -35,15 +36,37 @@ _ENVIRONMENT = {
 }
 
 
-def generate(requests: list[dict[str, Any]], env: dict[str, str] | None = None, **engine: Any) -> dict[str, Any]:
+def as_tasks(requests: list[Request], **sampling: Any) -> list[dict[str, Any]]:
+    """The requests as `generate` takes them; `sampling` overrides each one's own."""
+    return [
+        {
+            "prompt": one.prompt,
+            "max_new_tokens": one.max_tokens,
+            "custom_params": one.fields,
+            **one.sampling,
+            **sampling,
+        }
+        for one in requests
+    ]
+
+
+def generate(
+    requests: list[dict[str, Any]], env: dict[str, str] | None = None, processor: bool = False, **engine: Any
+) -> dict[str, Any]:
     """Run requests through `sglang.Engine`: `{"prompt": ids, **sampling parameters}`; see `offline.py`.
+
+    Args:
+        requests: the requests.
+        env: further environment variables.
+        processor: whether the requests bring `LZPenaltyLogitProcessor`.
+        engine: settings of the engine.
 
     Returns:
         `tokens`, the completions of every request, and `counts`, what `spying.py` has counted.
     """
     with tempfile.TemporaryDirectory() as folder:
         counts = Path(folder, "counts.json")
-        task = {"engine": ENGINE | engine, "requests": requests}
+        task = {"engine": ENGINE | engine, "requests": requests, "processor": processor}
         result = run_task(HERE / "offline.py", task, _ENVIRONMENT | {"SPYING": str(counts)} | (env or {}))
         return result | {"counts": json.loads(counts.read_text()) if counts.exists() else {}}
 

@@ -12,9 +12,14 @@ def main(task: str, result: str) -> None:
     requests = given["requests"]
     prompts = [request.pop("prompt") for request in requests]
     count = requests[0].get("n", 1)
+    processor = None
+    if given["processor"]:
+        from lz_penalty.engines.sglang.custom_processor import LZPenaltyLogitProcessor
+
+        processor = LZPenaltyLogitProcessor.to_str()
     engine = sglang.Engine(**given["engine"])
     try:
-        outputs = engine.generate(input_ids=prompts, sampling_params=requests)
+        outputs = engine.generate(input_ids=prompts, sampling_params=requests, custom_logit_processor=processor)
     finally:
         engine.shutdown()
     tokens = [output["output_ids"] for output in outputs]

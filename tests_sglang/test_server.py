@@ -106,7 +106,7 @@ def test_concurrent_requests_among_malformed_ones(server, model, tokenizer, spec
     ],
 )
 def test_what_json_can_hold(server, custom, message):
-    body = '{"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 2, "custom_params": %s}}' % custom
+    body = '{"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 2, "custom_params": ' + custom + "}}"
     reply = httpx.post(server + "/generate", content=body, headers={"Content-Type": "application/json"}, timeout=60)
     assert 400 <= reply.status_code < 500
     assert message in reply.text or "JSON" in reply.text or "json" in reply.text, reply.text

@@ -34,7 +34,7 @@ def _check_exact(params: Any) -> None:
         (get_disagg().disaggregation_mode != "null" and "prefill apart from decoding", "Start the server without it"),
         (get_parallel().pp_size > 1 and "pipeline parallelism", "Use tensor parallelism"),
         (get_exec().dllm.dllm_algorithm is not None and "a diffusion model", "Use another model"),
-        ((params.beam_width or 1) > 1 and "beam search", "Leave beam_width out"),
+        ((getattr(params, "beam_width", None) or 1) > 1 and "beam search", "Leave beam_width out"),
     ):
         if problem:
             raise LZPenaltyError(

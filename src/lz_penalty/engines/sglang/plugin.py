@@ -131,27 +131,26 @@ _HOOKS: dict[str, Any] = {
 
 def _step(forward_batch: Any, batch: Any, history: History, requests: list[Penalised | None]) -> Any:
     """Load the requests whose prefill ends here, and prepare the step; `None` if no row of it is penalised."""
+    lengths = forward_batch.seq_lens_cpu.numpy()
     if batch.forward_mode.is_decode():
-        return history.step(requests, forward_batch.seq_lens_cpu.numpy(), None)
+        return history.step(requests, lengths, None)
     decoding = {id(req) for req in batch.decoding_reqs or ()}
     newest_at = np.cumsum(batch.extend_lens) - 1
+    slots = batch.req_pool_indices_cpu.tolist()
     loads = []
     for row, (req, request) in enumerate(zip(batch.reqs, requests, strict=True)):
         if id(req) in decoding:
             continue
         newest_at[row] = -1
-        if request is None:
-            continue
-        if req.extend_end == len(req.full_untruncated_fill_ids):
-            tokens, prompt_length = req.full_untruncated_fill_ids.tolist(), len(req.origin_input_ids)
-            loads.append((request, req.sampling_params.custom_params, req.kv.req_pool_idx, tokens, prompt_length))
-        else:  # a chunk that is not the last: what is sampled after it is thrown away
+        tokens = req.full_untruncated_fill_ids
+        if lengths[row] != len(tokens):  # a chunk that is not the last: what is sampled after it is thrown away
             requests[row] = None
+        elif request is not None:
+            params, prompt_length = req.sampling_params.custom_params, len(req.origin_input_ids)
+            loads.append((request, params, slots[row], tokens.tolist(), prompt_length))
     if loads:
         history.load(loads)
-    if not any(requests):
-        return None
-    return history.step(requests, forward_batch.seq_lens_cpu.numpy(), newest_at)
+    return history.step(requests, lengths, newest_at) if any(requests) else None
 
 
 def _history(runner: Any) -> History:
