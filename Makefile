@@ -4,9 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 VLLM   := .venv-vllm
+SGLANG := .venv-sglang
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm soak-vllm check bench format clean
+.PHONY: help demo test test-vllm soak-vllm test-sglang check bench format clean
 
 help:             ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -40,6 +41,17 @@ test-vllm: $(VLLM)/.installed  ## the vLLM plug-in in real engines and servers o
 soak-vllm: $(VLLM)/.installed  ## thousands of requests against one vLLM server
 	$(VLLM)/bin/python tests_vllm/soak.py --out benchmarks/results/soak_vllm.json
 
+# SGLang names a CUDA build of torch and gigabytes with it: so it comes without its dependencies, and what a CPU needs of
+# them is all that constraints-sglang.txt lists.
+$(SGLANG)/.installed: pyproject.toml constraints-sglang.txt
+	$(PYTHON) -m venv $(SGLANG)
+	$(SGLANG)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement constraints-sglang.txt
+	$(SGLANG)/bin/pip install --quiet --disable-pip-version-check --constraint constraints-sglang.txt --editable .
+	touch $@
+
+test-sglang: $(SGLANG)/.installed  ## the SGLang plug-in in real engines and servers on the CPU
+	$(SGLANG)/bin/python -m pytest tests_sglang
+
 check: $(STAMP)   ## lint, format, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -55,5 +67,5 @@ format: $(STAMP)  ## make the code look as `check` wants it
 	$(BIN)/ruff format .
 
 clean:            ## remove what was installed and cached
-	rm -rf $(VENV) $(VLLM) .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM) $(SGLANG) .ruff_cache .mypy_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +

@@ -19,7 +19,7 @@ import torch
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 
 from lz_penalty import packing as col
-from lz_penalty.engines.vllm.settings import RequestSettings, Settings, send
+from lz_penalty.engines.request_settings import RequestSettings, Settings, send
 from lz_penalty.engines.vllm.staging import Staging
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.ops import apply_lz_penalty_

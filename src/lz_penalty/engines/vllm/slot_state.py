@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from lz_penalty import packing as col
-from lz_penalty.engines.vllm.settings import RequestSettings, send
+from lz_penalty.engines.request_settings import RequestSettings, send
 from lz_penalty.ops import apply_lz_penalty_
 
 __all__ = ["SlotState"]

@@ -1,0 +1,29 @@
+"""The bundled model in transformers, as fixtures for the tests of engines that run in their own processes."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from lz_penalty import bundled_model
+
+
+@pytest.fixture(scope="session")
+def model():
+    return AutoModelForCausalLM.from_pretrained(bundled_model.path(), dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(bundled_model.path())
+
+
+@pytest.fixture(scope="session")
+def special(tokenizer):
+    """What the plug-in exempts on the bundled model."""
+    return tuple(
+        sorted({tokenizer.eos_token_id, tokenizer.pad_token_id, *tokenizer.all_special_ids, *thinking(tokenizer)})
+    )
+
+
+def thinking(tokenizer):
+    return tokenizer.convert_tokens_to_ids(["<think>", "</think>"])
