@@ -5,9 +5,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 VLLM   := .venv-vllm
 SGLANG := .venv-sglang
+MLX    := .venv-mlx
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm soak-vllm test-sglang check bench format clean
+.PHONY: help demo test test-vllm test-sglang test-mlx soak-vllm fuzz-native check bench format clean
 
 help:             ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -52,6 +53,23 @@ $(SGLANG)/.installed: pyproject.toml constraints-sglang.txt
 test-sglang: $(SGLANG)/.installed  ## the SGLang plug-in in real engines and servers on the CPU
 	$(SGLANG)/bin/python -m pytest tests_sglang
 
+# torch is for the reference loop only.
+$(MLX)/.installed: pyproject.toml constraints-mlx.txt
+	$(PYTHON) -m venv $(MLX)
+	$(MLX)/bin/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' constraints-mlx.txt)"
+	$(MLX)/bin/pip install --quiet --disable-pip-version-check --constraint constraints-mlx.txt \
+		'mlx[cpu]' mlx-lm pytest --editable .
+	touch $@
+
+test-mlx: $(MLX)/.installed  ## the MLX processor in mlx-lm on the CPU
+	$(MLX)/bin/python -m pytest tests_mlx
+
+fuzz-native:      ## a million generated cases for the C header, under AddressSanitizer and UBSan
+	mkdir -p build
+	$(CC) -std=c99 -O1 -g -Wall -Wextra -Werror -fsanitize=address,undefined -fno-sanitize-recover=all \
+		-Isrc/lz_penalty/native tests/native_fuzz.c -o build/native_fuzz -lm
+	build/native_fuzz 1000000
+
 check: $(STAMP)   ## lint, format, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -67,5 +85,5 @@ format: $(STAMP)  ## make the code look as `check` wants it
 	$(BIN)/ruff format .
 
 clean:            ## remove what was installed and cached
-	rm -rf $(VENV) $(VLLM) $(SGLANG) .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM) $(SGLANG) $(MLX) build .ruff_cache .mypy_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +

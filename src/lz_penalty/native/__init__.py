@@ -1,0 +1,143 @@
+"""The penalty in C: one header, `lz_penalty.h`, compiled on demand and called through ctypes.
+
+For C and C++ programs: `include_dir()` is the folder to pass to the compiler. For Python on a machine with a compiler:
+
+    penalty = NativePenalty.load(LZPenaltyConfig.guarded())  # None, and a warning that says why, where it cannot be built
+    penalty.apply_(logits, tokens)                           # float32 [vocab] and int32 [n], NumPy
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lz_penalty.config import LZPenaltyConfig
+from lz_penalty.errors import BackendUnavailableError, LZPenaltyError, show
+from lz_penalty.native.building import build
+
+__all__ = ["NativePenalty", "include_dir", "native_settings"]
+
+_LOGGER = logging.getLogger("lz_penalty")
+_FLOAT = np.dtype(np.float32)
+_FORMULAS = {"paper": 0, "sglang": 1}
+_LOOKBACKS = {"before_buffer": 0, "adjacent": 1}
+
+
+def include_dir() -> Path:
+    """The folder that holds `lz_penalty.h`."""
+    return Path(__file__).parent
+
+
+class NativeSettings(ctypes.Structure):
+    """`lz_penalty_settings` of the header."""
+
+    _fields_ = (
+        ("strength", ctypes.c_double),
+        ("escalation", ctypes.c_double),
+        ("formula", ctypes.c_int32),
+        ("lookback", ctypes.c_int32),
+        ("window_size", ctypes.c_int32),
+        ("buffer_size", ctypes.c_int32),
+        ("min_match_length", ctypes.c_int32),
+        ("loop_window", ctypes.c_int32),
+        ("exempt_ids", ctypes.POINTER(ctypes.c_int32)),
+        ("exempt_count", ctypes.c_int32),
+    )
+
+
+def native_settings(config: LZPenaltyConfig) -> NativeSettings:
+    """A config as the C structure; it keeps the exempt ids alive."""
+    ids = config.exempt_token_ids
+    return NativeSettings(
+        config.strength,
+        config.escalation,
+        _FORMULAS[config.formula],
+        _LOOKBACKS[config.effective_lookback],
+        config.window_size,
+        config.buffer_size,
+        config.min_match_length or 0,
+        config.loop_window,
+        (ctypes.c_int32 * len(ids))(*ids),
+        len(ids),
+    )
+
+
+class NativePenalty:
+    """One config, ready to be applied to one sequence after the other. For one thread at a time.
+
+    Args:
+        config: the settings. `include_prompt` is the caller's part: hand over the tokens that count.
+
+    Raises:
+        BackendUnavailableError: there is no compiler, or it failed, or the cache cannot be trusted.
+    """
+
+    def __init__(self, config: LZPenaltyConfig) -> None:
+        self.config = config
+        self._library = _library()
+        settings = native_settings(config)
+        size = self._library.lz_penalty_size(settings)
+        self._memory = ctypes.create_string_buffer(max(size, 1) + 16)
+        aligned = ctypes.addressof(self._memory) + -ctypes.addressof(self._memory) % 16
+        self._context = ctypes.c_void_p()
+        self._check(self._library.lz_penalty_init(aligned, size, settings, ctypes.byref(self._context)))
+
+    @classmethod
+    def load(cls, config: LZPenaltyConfig) -> NativePenalty | None:
+        """The same, or `None` and a warning where the header cannot be compiled here."""
+        try:
+            return cls(config)
+        except BackendUnavailableError as error:
+            _LOGGER.warning("the penalty in C is not used: %s", error)
+            return None
+
+    def apply_(self, logits: np.ndarray, tokens: np.ndarray, vocab_size: int | None = None) -> None:
+        """Penalise `logits` in place.
+
+        Args:
+            logits: float32 `[vocab]`, writable; may be a strided view.
+            tokens: int32 `[n]`, contiguous: the context, oldest first.
+            vocab_size: the alphabet, where the logits are padded beyond it.
+        """
+        if logits.dtype != _FLOAT or logits.ndim != 1 or not logits.flags.writeable or logits.strides[0] < 4:
+            raise LZPenaltyError(f"logits = {show(logits)}: must be float32, one-dimensional and writable.")
+        if tokens.dtype != np.int32 or tokens.ndim != 1 or not tokens.flags.c_contiguous:
+            raise LZPenaltyError(f"tokens = {show(tokens)}: must be int32, one-dimensional and contiguous.")
+        width = len(logits)
+        if vocab_size is None:
+            vocab_size = width
+        elif not 1 <= vocab_size <= width:
+            raise LZPenaltyError(f"vocab_size = {vocab_size}: must be from 1 to {width}, the number of logits.")
+        self._check(
+            self._library.lz_penalty_apply(
+                self._context, logits.ctypes.data, logits.strides[0], vocab_size, tokens.ctypes.data, len(tokens)
+            )
+        )
+
+    def _check(self, code: int) -> None:
+        if code:
+            raise LZPenaltyError(f"lz_penalty.h: {self._library.lz_penalty_error(code).decode()}.")
+
+
+_loaded: list[Any] = []
+
+
+def _library() -> Any:
+    """The compiled header, loaded once per process."""
+    if not _loaded:
+        library = ctypes.CDLL(str(build("library.c", include_dir())))
+        pointer, size = ctypes.c_void_p, ctypes.c_size_t
+        settings = ctypes.POINTER(NativeSettings)
+        library.lz_penalty_check.argtypes = [settings]
+        library.lz_penalty_error.argtypes = [ctypes.c_int]
+        library.lz_penalty_error.restype = ctypes.c_char_p
+        library.lz_penalty_size.argtypes = [settings]
+        library.lz_penalty_size.restype = size
+        library.lz_penalty_init.argtypes = [pointer, size, settings, pointer]
+        library.lz_penalty_apply.argtypes = [pointer, pointer, size, ctypes.c_int32, pointer, size]
+        _loaded.append(library)
+    return _loaded[0]

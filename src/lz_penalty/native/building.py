@@ -1,0 +1,98 @@
+"""Compile C sources with the system compiler into a cache that belongs to the user. Never runs what others could write."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import stat
+import subprocess
+import tempfile
+from pathlib import Path
+
+from lz_penalty.errors import BackendUnavailableError
+
+__all__ = ["CACHE_VARIABLE", "build"]
+
+CACHE_VARIABLE = "LZ_PENALTY_CACHE"
+_FLAGS = ("-std=c99", "-O2", "-fPIC", "-shared")
+_SECONDS = 120
+
+
+def build(source: str, folder: Path) -> Path:
+    """The shared library made from `folder/source`, compiled unless the cache holds it.
+
+    The cache's key is the content of all sources and headers in the folder, the flags, the compiler and the machine.
+    The environment variable CC names the compiler (else cc, gcc or clang), LZ_PENALTY_CACHE the cache's folder.
+
+    Raises:
+        BackendUnavailableError: no compiler, one that fails, or a cache that somebody else may write to.
+    """
+    compiler = _compiler()
+    key = hashlib.sha256(repr((source, _FLAGS, compiler, platform.machine(), platform.system())).encode())
+    for file in sorted(folder.glob("*.[ch]")):
+        key.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
+    cache = _cache()
+    target = cache / f"{Path(source).stem}-{key.hexdigest()[:32]}.so"
+    if not target.exists():
+        _compile(compiler, folder / source, target)
+    _refuse_unless_ours(target)
+    return target
+
+
+def _compiler() -> list[str]:
+    """The compiler's command; a full path first, so that the cache's key names it."""
+    given = os.environ.get("CC")
+    for name in [given] if given else ["cc", "gcc", "clang"]:
+        command = shlex.split(name)
+        path = shutil.which(command[0]) if command else None
+        if path:
+            return [path, *command[1:]]
+    asked = f"CC = {given!r} was not found" if given else "neither cc, gcc nor clang was found"
+    raise BackendUnavailableError(
+        f"{asked}: install a C compiler (Debian: apt install gcc, macOS: xcode-select --install) or set CC to one."
+    )
+
+
+def _cache() -> Path:
+    """The cache's folder, made if need be, readable and writable by nobody else."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = Path(os.environ.get(CACHE_VARIABLE) or base / "lz-penalty")
+    try:
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise BackendUnavailableError(f"the cache {cache} cannot be made ({error}): set {CACHE_VARIABLE}.") from error
+    _refuse_unless_ours(cache)
+    return cache
+
+
+def _refuse_unless_ours(path: Path) -> None:
+    """Raise where another user owns the path or may write to it: what lies there would be loaded and run."""
+    about = path.lstat()
+    if stat.S_ISLNK(about.st_mode):
+        raise BackendUnavailableError(f"{path} is a link: remove it, or set {CACHE_VARIABLE} to a folder of your own.")
+    if about.st_uid != os.geteuid() or about.st_mode & 0o022:
+        raise BackendUnavailableError(
+            f"{path} belongs to another user or can be written by others (owner {about.st_uid}, mode "
+            f"{stat.S_IMODE(about.st_mode):o}): make it yours alone (chmod go-w), or set {CACHE_VARIABLE}."
+        )
+
+
+def _compile(compiler: list[str], source: Path, target: Path) -> None:
+    """Compile into a file beside the target, then put it in place at once: other processes see all of it or nothing."""
+    descriptor, name = tempfile.mkstemp(suffix=".so", dir=target.parent)
+    os.close(descriptor)
+    try:
+        command = [*compiler, *_FLAGS, str(source), "-o", name, "-lm"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        if done.returncode:
+            errors = [line for line in done.stderr.splitlines() if "error" in line] or [f"exit code {done.returncode}"]
+            raise BackendUnavailableError(f"{' '.join(compiler)} could not compile {source.name}: {errors[0]}")
+        os.chmod(name, 0o700)
+        os.replace(name, target)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BackendUnavailableError(f"{' '.join(compiler)} could not compile {source.name}: {error}") from error
+    finally:
+        Path(name).unlink(missing_ok=True)

@@ -1,0 +1,311 @@
+/* The LZ penalty in portable C99 (and C++): one header, no dependencies but the C library (link with -lm).
+ *
+ *     lz_penalty_settings settings = lz_penalty_defaults();
+ *     settings.lookback = LZ_PENALTY_ADJACENT;
+ *     size_t size = lz_penalty_size(&settings);           // 0: malformed, lz_penalty_check says why
+ *     lz_penalty *penalty;
+ *     int error = lz_penalty_init(malloc(size), size, &settings, &penalty);
+ *     error = lz_penalty_apply(penalty, logits, sizeof *logits, vocab_size, tokens, n_tokens);
+ *
+ * `lz_penalty_apply` changes logits as docs/mathematics.md defines it and is a pure function of tokens, logits and
+ * settings. A context is plain memory of the caller's: its settings, a table of logarithms and scratch, nothing to be
+ * freed but the memory itself. It is bounded by the settings, below 2 MiB at the largest allowed. One context serves
+ * one thread at a time. Work is linear in window and loop window, whatever the vocabulary.
+ *
+ * Define LZ_PENALTY_API before including it to give the functions another linkage than `static inline`.
+ */
+#ifndef LZ_PENALTY_H
+#define LZ_PENALTY_H
+
+#include <float.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifndef LZ_PENALTY_API
+#define LZ_PENALTY_API static inline
+#endif
+
+enum { LZ_PENALTY_PAPER = 0, LZ_PENALTY_SGLANG = 1 };                    /* formula */
+enum { LZ_PENALTY_BEFORE_BUFFER = 0, LZ_PENALTY_ADJACENT = 1 };          /* lookback */
+enum { LZ_PENALTY_MAX_WINDOW = 65536, LZ_PENALTY_MAX_BUFFER = 4096, LZ_PENALTY_MAX_EXEMPT = 1024 };
+
+enum {
+    LZ_PENALTY_OK = 0,
+    LZ_PENALTY_BAD_POINTER,
+    LZ_PENALTY_BAD_STRENGTH,
+    LZ_PENALTY_BAD_ESCALATION,
+    LZ_PENALTY_BAD_FORMULA,
+    LZ_PENALTY_BAD_LOOKBACK,
+    LZ_PENALTY_BAD_WINDOW,
+    LZ_PENALTY_BAD_BUFFER,
+    LZ_PENALTY_BAD_MIN_MATCH,
+    LZ_PENALTY_BAD_LOOP_WINDOW,
+    LZ_PENALTY_BAD_EXEMPT,
+    LZ_PENALTY_BAD_MEMORY,
+    LZ_PENALTY_BAD_VOCAB,
+    LZ_PENALTY_BAD_STRIDE
+};
+
+typedef struct {
+    double strength;             /* logits per bit; 0 to 100 */
+    double escalation;           /* further bits against a loop, growing with every copy; 0 to 100 */
+    int32_t formula;             /* LZ_PENALTY_PAPER or LZ_PENALTY_SGLANG */
+    int32_t lookback;            /* LZ_PENALTY_BEFORE_BUFFER or LZ_PENALTY_ADJACENT, which SGLANG requires */
+    int32_t window_size;         /* 1 to 65,536 */
+    int32_t buffer_size;         /* 1 to 4,096 */
+    int32_t min_match_length;    /* 1 to buffer_size + 1; 0: no codelength adjustment; SGLANG requires 1 */
+    int32_t loop_window;         /* 1 to 65,536 */
+    const int32_t *exempt_ids;   /* never adjusted: ascending, each once, none negative; copied into the context */
+    int32_t exempt_count;        /* 0 to 1,024 */
+} lz_penalty_settings;
+
+typedef struct {
+    lz_penalty_settings settings;
+    int32_t *exempt_ids;
+    int32_t *run;   /* trailing run of every period, then match of every distance */
+    int32_t *ids;   /* candidates, nearest first; a token may occur several times, its smallest value counts */
+    float *values;  /* their bits, relative to a literal */
+    float *log2;    /* of 0 (unused), 1, 2, ... */
+} lz_penalty;
+
+/* The paper's settings. */
+LZ_PENALTY_API lz_penalty_settings lz_penalty_defaults(void)
+{
+    lz_penalty_settings s;
+    memset(&s, 0, sizeof s);
+    s.strength = 0.15;
+    s.window_size = 512;
+    s.buffer_size = 32;
+    s.min_match_length = 1;
+    s.loop_window = 4096;
+    return s;
+}
+
+/* LZ_PENALTY_OK, or what is wrong with the settings. */
+LZ_PENALTY_API int lz_penalty_check(const lz_penalty_settings *s)
+{
+    int32_t i;
+    if (!s) return LZ_PENALTY_BAD_POINTER;
+    if (!(s->strength >= 0 && s->strength <= 100)) return LZ_PENALTY_BAD_STRENGTH; /* NaN fails too */
+    if (!(s->escalation >= 0 && s->escalation <= 100)) return LZ_PENALTY_BAD_ESCALATION;
+    if (s->formula != LZ_PENALTY_PAPER && s->formula != LZ_PENALTY_SGLANG) return LZ_PENALTY_BAD_FORMULA;
+    if (s->lookback != LZ_PENALTY_BEFORE_BUFFER && s->lookback != LZ_PENALTY_ADJACENT) return LZ_PENALTY_BAD_LOOKBACK;
+    if (s->window_size < 1 || s->window_size > LZ_PENALTY_MAX_WINDOW) return LZ_PENALTY_BAD_WINDOW;
+    if (s->buffer_size < 1 || s->buffer_size > LZ_PENALTY_MAX_BUFFER) return LZ_PENALTY_BAD_BUFFER;
+    if (s->min_match_length < 0 || s->min_match_length > s->buffer_size + 1) return LZ_PENALTY_BAD_MIN_MATCH;
+    if (s->loop_window < 1 || s->loop_window > LZ_PENALTY_MAX_WINDOW) return LZ_PENALTY_BAD_LOOP_WINDOW;
+    if (s->formula == LZ_PENALTY_SGLANG) {
+        if (s->lookback != LZ_PENALTY_ADJACENT) return LZ_PENALTY_BAD_LOOKBACK;
+        if (s->min_match_length != 1) return LZ_PENALTY_BAD_MIN_MATCH;
+    }
+    if (s->exempt_count < 0 || s->exempt_count > LZ_PENALTY_MAX_EXEMPT) return LZ_PENALTY_BAD_EXEMPT;
+    if (s->exempt_count && !s->exempt_ids) return LZ_PENALTY_BAD_EXEMPT;
+    for (i = 0; i < s->exempt_count; i++)
+        if (s->exempt_ids[i] < 0 || (i && s->exempt_ids[i] <= s->exempt_ids[i - 1])) return LZ_PENALTY_BAD_EXEMPT;
+    return LZ_PENALTY_OK;
+}
+
+/* What an error code means, in words. */
+LZ_PENALTY_API const char *lz_penalty_error(int code)
+{
+    static const char *const texts[] = {
+        "no error",
+        "a pointer is NULL",
+        "strength must be a number from 0 to 100",
+        "escalation must be a number from 0 to 100",
+        "formula must be LZ_PENALTY_PAPER or LZ_PENALTY_SGLANG",
+        "lookback must be LZ_PENALTY_BEFORE_BUFFER or LZ_PENALTY_ADJACENT, and the latter with LZ_PENALTY_SGLANG",
+        "window_size must be from 1 to 65536",
+        "buffer_size must be from 1 to 4096",
+        "min_match_length must be from 0 (none) to buffer_size + 1, and 1 with LZ_PENALTY_SGLANG",
+        "loop_window must be from 1 to 65536",
+        "exempt_ids must be at most 1024 ids, ascending, each once, none negative",
+        "the memory must be aligned and of at least lz_penalty_size bytes",
+        "vocab_size must be at least 1",
+        "stride must be a multiple of the size of a float, and at least that",
+    };
+    return code >= 0 && code < (int)(sizeof texts / sizeof *texts) ? texts[code] : "unknown error";
+}
+
+static inline int32_t lz_penalty__max(int32_t a, int32_t b) { return a > b ? a : b; }
+static inline int32_t lz_penalty__min(int32_t a, int32_t b) { return a < b ? a : b; }
+
+/* Entries of the four arrays behind a context, for settings that were checked. */
+static inline void lz_penalty__sizes(const lz_penalty_settings *s, size_t *run, size_t *ids, size_t *logs)
+{
+    int32_t seen = s->window_size + (s->lookback == LZ_PENALTY_BEFORE_BUFFER ? s->buffer_size : 0);
+    *run = (size_t)lz_penalty__max(seen, s->loop_window / 3 + 1);
+    *ids = (size_t)s->window_size + 1;
+    *logs = (size_t)lz_penalty__max(s->window_size, s->buffer_size) + 2;
+}
+
+/* Bytes of memory that a context for these settings needs; 0 where they are malformed. */
+LZ_PENALTY_API size_t lz_penalty_size(const lz_penalty_settings *s)
+{
+    size_t run, ids, logs;
+    if (lz_penalty_check(s) != LZ_PENALTY_OK) return 0;
+    lz_penalty__sizes(s, &run, &ids, &logs);
+    return sizeof(lz_penalty) + 4 * ((size_t)s->exempt_count + run + 2 * ids + logs);
+}
+
+/* Make a context in `memory` (aligned as by malloc). Nothing is written unless LZ_PENALTY_OK is returned. */
+LZ_PENALTY_API int lz_penalty_init(void *memory, size_t size, const lz_penalty_settings *s, lz_penalty **out)
+{
+    size_t run, ids, logs, i;
+    lz_penalty *p = (lz_penalty *)memory;
+    int error = lz_penalty_check(s);
+    if (error != LZ_PENALTY_OK) return error;
+    if (!memory || !out) return LZ_PENALTY_BAD_POINTER;
+    if (size < lz_penalty_size(s) || (uintptr_t)memory % sizeof(void *)) return LZ_PENALTY_BAD_MEMORY;
+    lz_penalty__sizes(s, &run, &ids, &logs);
+    p->settings = *s;
+    p->exempt_ids = (int32_t *)(p + 1);
+    p->run = p->exempt_ids + s->exempt_count;
+    p->ids = p->run + run;
+    p->values = (float *)(p->ids + ids);
+    p->log2 = p->values + ids;
+    if (s->exempt_count) memcpy(p->exempt_ids, s->exempt_ids, sizeof(int32_t) * (size_t)s->exempt_count);
+    p->settings.exempt_ids = p->exempt_ids;
+    p->log2[0] = 0;
+    for (i = 1; i < logs; i++) p->log2[i] = (float)log2((double)i);
+    *out = p;
+    return LZ_PENALTY_OK;
+}
+
+/* The token `back` places before the newest; `end` is one past the newest. */
+static inline int32_t lz_penalty__at(const int32_t *end, int32_t back) { return end[-1 - (ptrdiff_t)back]; }
+
+static inline int lz_penalty__exempt(const lz_penalty *p, int32_t token)
+{
+    int32_t low = 0, high = p->settings.exempt_count;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        if (p->exempt_ids[middle] < token) low = middle + 1;
+        else high = middle;
+    }
+    return low < p->settings.exempt_count && p->exempt_ids[low] == token;
+}
+
+/* Fill `run[d]` for the periods d below `recent` (the Z-function of the reversed context), and find the loop among the
+ * last `looped` tokens: the period with the most copies, three at least, ties to the smallest; 0 if there is none.
+ * A run that counts rules out every other period up to its own length (Fine and Wilf). */
+static inline int32_t lz_penalty__runs(const int32_t *end, int32_t recent, int32_t looped, int32_t *run, int32_t *loop_run)
+{
+    int32_t n = lz_penalty__max(recent, looped), stop = lz_penalty__max(recent, looped / 3 + 1);
+    int32_t period = 0, longest = 0, ruled_out = 0, left = 0, right = 0, d;
+    for (d = 1; d < stop; d++) {
+        int32_t length = 0, inside;
+        if (d < right) length = lz_penalty__min(right - d, run[d - left]);
+        else if (lz_penalty__at(end, d) != end[-1]) { /* most of ordinary text */
+            run[d] = 0;
+            continue;
+        }
+        while (d + length < n && lz_penalty__at(end, length) == lz_penalty__at(end, d + length)) length++;
+        run[d] = length;
+        if (d + length > right) {
+            left = d;
+            right = d + length;
+        }
+        inside = lz_penalty__min(length, looped - d);
+        if (inside >= 2 * d && d > ruled_out) {
+            ruled_out = inside;
+            if (!period || (int64_t)inside * period > (int64_t)longest * d) {
+                period = d;
+                longest = inside;
+            }
+        }
+        if (d >= recent && ruled_out >= looped / 3) break;
+    }
+    *loop_run = longest;
+    return period;
+}
+
+/* The sparse form, before `strength`: fills `ids` and `values` (bits relative to a literal) and returns how many.
+ * A token may occur several times: its smallest value counts. Ids outside the vocabulary and exempt ones do not occur. */
+LZ_PENALTY_API int32_t lz_penalty_candidates(lz_penalty *p, int32_t vocab_size, const int32_t *tokens, size_t n_tokens)
+{
+    const lz_penalty_settings *s = &p->settings;
+    const int coded = s->min_match_length > 0, paper = s->formula == LZ_PENALTY_PAPER;
+    const int before = s->lookback == LZ_PENALTY_BEFORE_BUFFER;
+    const int32_t offset = before ? s->buffer_size : 0, seen = coded ? offset + s->window_size : 0;
+    const int32_t recent = n_tokens < (size_t)seen ? (int32_t)n_tokens : seen;
+    int32_t looped = s->escalation > 0 ? s->loop_window : 0;
+    int32_t longest = 0, loop_run, loop_period, loop_token = -1, count = 0, candidates, extended, e;
+    const double literal = log2((double)vocab_size);
+    double further = 0;
+    const int32_t *end = tokens + n_tokens;
+
+    if (n_tokens < (size_t)looped) looped = (int32_t)n_tokens;
+    if (!recent && !looped) return 0;
+    loop_period = lz_penalty__runs(end, recent, looped, p->run, &loop_run);
+    if (loop_period) {
+        loop_token = lz_penalty__at(end, loop_period - 1);
+        further = s->escalation * (literal + 1) * ((double)loop_run / loop_period - 1);
+    }
+    for (e = lz_penalty__max(offset, 1); e < recent; e++) { /* from runs to matches: all inside the window */
+        p->run[e] = lz_penalty__min(p->run[e], lz_penalty__min(s->buffer_size, recent - e));
+        longest = lz_penalty__max(longest, p->run[e]);
+    }
+    extended = longest >= 1 && longest + 1 >= s->min_match_length;
+    if (paper && s->min_match_length != 1 && !extended) candidates = 0;
+    else candidates = recent - offset - (paper ? 0 : s->buffer_size);
+
+    for (e = 1; e <= candidates; e++) {
+        const int32_t source = offset + e, match = source < recent ? p->run[source] : 0;
+        const int32_t token = lz_penalty__at(end, source - 1);
+        double value;
+        if (token < 0 || token >= vocab_size) continue;
+        if (!paper) value = ((double)p->log2[e + 1] + (double)p->log2[match + 1]) / (match + 1);
+        else if (extended && match == longest && (!before || e >= 2)) {
+            const double d = (double)e + longest;
+            value = before ? log2(1 + (e - 1) / (longest * d)) - 1 : log2((longest + 1.0) / longest) - 1;
+        } else if (s->min_match_length == 1) value = p->log2[e];
+        else continue;
+        if (s->exempt_count && lz_penalty__exempt(p, token)) continue;
+        value = value < (double)(float)literal ? value - literal : 0; /* the table's logarithms are floats */
+        p->ids[count] = token;
+        p->values[count++] = (float)(token == loop_token ? value - further : value);
+    }
+    if (loop_token >= 0 && loop_token < vocab_size && !lz_penalty__exempt(p, loop_token)) {
+        p->ids[count] = loop_token;
+        p->values[count++] = (float)-further;
+    }
+    return count;
+}
+
+/* `logit + change`; a finite logit stays finite, -inf and NaN stay as they are. */
+static inline float lz_penalty__moved(float logit, double change)
+{
+    double moved = (double)logit + change;
+    if (!isfinite(logit)) return logit;
+    return moved < -(double)FLT_MAX ? -FLT_MAX : (float)moved; /* a change is never above 0 */
+}
+
+/* Penalise the logits of ids 0 to vocab_size - 1, in place.
+ *
+ * The logit of id a lies `a * stride` bytes behind `logits`: sizeof(float), or more where logits are one field of an
+ * array of structures. `tokens`: the context, oldest first; ids outside the vocabulary may match and receive nothing.
+ * On an error nothing is changed. */
+LZ_PENALTY_API int lz_penalty_apply(
+    lz_penalty *p, float *logits, size_t stride, int32_t vocab_size, const int32_t *tokens, size_t n_tokens)
+{
+    int32_t count, i;
+    char *base = (char *)logits;
+    if (!p || !logits || (n_tokens && !tokens)) return LZ_PENALTY_BAD_POINTER;
+    if (stride < sizeof(float) || stride % sizeof(float)) return LZ_PENALTY_BAD_STRIDE;
+    if (vocab_size < 1) return LZ_PENALTY_BAD_VOCAB;
+    if (!n_tokens) return LZ_PENALTY_OK;
+    count = lz_penalty_candidates(p, vocab_size, tokens, n_tokens);
+    for (i = 0; i < count; i++) /* all from the original logits, before the first is changed */
+        p->values[i] = lz_penalty__moved(
+            *(float *)(base + stride * (size_t)p->ids[i]), p->settings.strength * (double)p->values[i]);
+    for (i = 0; i < count; i++) {
+        float *logit = (float *)(base + stride * (size_t)p->ids[i]);
+        if (p->values[i] < *logit) *logit = p->values[i];
+    }
+    return LZ_PENALTY_OK;
+}
+
+#endif

@@ -1,0 +1,226 @@
+"""The C header equals the reference, through ctypes; its build is safe; sanitizers find nothing."""
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import cases
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from test_equivalence import WRONG, sizes
+
+from lz_penalty import LZPenaltyConfig, LZPenaltyError
+from lz_penalty.errors import BackendUnavailableError
+from lz_penalty.native import NativePenalty, _library, building, include_dir, native_settings
+
+FUZZ = Path(__file__).parent / "native_fuzz.c"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(building.CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def op(*, logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, newest_ids, config, vocab_size, **_):
+    """The op on rows, by one call of the header for each."""
+    configs = [config] * len(logits) if isinstance(config, LZPenaltyConfig) else config
+    for row in range(len(logits)):
+        slot = row if row_to_slot is None else row_to_slot[row]
+        end = token_ids.shape[1] if lengths is None else int(lengths[row])
+        if newest_ids is not None and newest_ids[row] >= 0:
+            token_ids[slot, end - 1] = newest_ids[row]
+        context = token_ids[slot, 0 if starts is None else starts[row] : end]
+        if tail_ids is not None:
+            context = np.concatenate([context, tail_ids[row][: None if tail_lengths is None else tail_lengths[row]]])
+        if configs[row] is not None:
+            NativePenalty(configs[row]).apply_(logits[row], context.astype(np.int32), vocab_size)
+
+
+def disagreement(case, op=op):
+    """`cases.disagreement`, with the settings as configs."""
+    any_row = next((c for c in case.configs if c), None)
+    if any_row is None:
+        return None
+
+    def on_configs(*, config, **given):
+        op(config=case.configs, **given)
+
+    case.newest_ids = None  # who writes them where nothing is penalised is the op's affair
+    return cases.disagreement(case, np, "native", op=on_configs)
+
+
+@settings(max_examples=500)
+@given(**sizes)
+def test_header_equals_the_reference(seed, **size):
+    case = cases.case(seed, dtypes=("float32",), **size)
+    problem = disagreement(case)
+    assert problem is None, f"{problem}\n{case}"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_at_the_sizes_people_use(seed):
+    problem = disagreement(cases.case(seed, rows=4, length=1500, window=600, buffer=40, dtypes=("float32",)))
+    assert problem is None, problem
+
+
+@pytest.mark.parametrize("name", ["window off by one", "ignores exempt ids", "loop window off by one"])
+def test_the_check_can_fail(name):
+    wrong = WRONG[name]
+    problems = (
+        disagreement(
+            cases.case(seed, rows=4, dtypes=("float32",)),
+            lambda *, config, backend, **given: wrong(config=config, backend="numpy", **given),
+        )
+        for seed in range(300)
+    )
+    assert any(problems)
+
+
+def test_long_window():
+    """At 32,768 tokens, where only the fast backends can follow."""
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, 3000, 40_000).astype(np.int32)
+    tokens[-900:] = np.tile(tokens[:300], 3)
+    for config in (
+        LZPenaltyConfig(window_size=32_768, escalation=1.0),
+        LZPenaltyConfig.guarded(window_size=32_768, loop_window=32_768),
+        LZPenaltyConfig.sglang(window_size=32_768, include_prompt=True),
+    ):
+        got = rng.standard_normal(4000).astype(np.float32)
+        want = got.astype(np.float64)[None]
+        cases.apply_lz_penalty_(want, tokens[None], config=config, backend="numpy")
+        NativePenalty(config).apply_(got, tokens)
+        np.testing.assert_allclose(got, want[0], rtol=1e-5, atol=1e-5)
+
+
+# ---------------------------------------------------------------- malformed settings and arguments
+
+MALFORMED = {
+    "strength": (-1.0, 101.0, float("nan"), float("inf")),
+    "escalation": (-0.1, 100.5, float("nan")),
+    "formula": (-1, 2),
+    "lookback": (-1, 2),
+    "window_size": (0, -5, 65_537, 2**31 - 1),
+    "buffer_size": (0, 4097, -(2**31)),
+    "min_match_length": (-1, 34, 2**31 - 1),
+    "loop_window": (0, 65_537),
+    "exempt_count": (-1, 1025),
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field, all_ in MALFORMED.items() for value in all_])
+def test_malformed_settings_have_a_code(field, value):
+    library, given = _library(), native_settings(LZPenaltyConfig())
+    setattr(given, field, value)
+    code = library.lz_penalty_check(given)
+    assert code > 0
+    assert library.lz_penalty_size(given) == 0
+    assert library.lz_penalty_init(0, 0, given, 0) == code
+    assert field.removesuffix("_count").encode() in library.lz_penalty_error(code)
+
+
+def test_exempt_ids_must_ascend():
+    for ids in ((3, 2), (2, 2), (-1, 2)):
+        given = native_settings(LZPenaltyConfig(exempt_token_ids=(2, 3)))
+        given.exempt_ids[0], given.exempt_ids[1] = ids
+        assert _library().lz_penalty_check(given) > 0
+
+
+@pytest.mark.parametrize(
+    ("logits", "tokens", "vocab_size"),
+    [
+        (np.zeros(4, np.float64), np.zeros(3, np.int32), None),
+        (np.zeros((2, 4), np.float32), np.zeros(3, np.int32), None),
+        (np.zeros(4, np.float32), np.zeros(3, np.int64), None),
+        (np.zeros(4, np.float32), np.zeros(6, np.int32)[::2], None),
+        (np.zeros(4, np.float32), np.zeros(3, np.int32), 5),
+        (np.zeros(4, np.float32), np.zeros(3, np.int32), 0),
+        (np.zeros(4, np.float32)[::-1], np.zeros(3, np.int32), None),
+        (np.broadcast_to(np.float32(0), 4), np.zeros(3, np.int32), None),
+    ],
+)
+def test_bad_arrays_are_refused(logits, tokens, vocab_size):
+    with pytest.raises(LZPenaltyError, match="must be"):
+        NativePenalty(LZPenaltyConfig()).apply_(logits, tokens, vocab_size)
+
+
+# ---------------------------------------------------------------- the build
+
+
+def test_second_build_is_taken_from_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv(building.CACHE_VARIABLE, str(tmp_path / "c"))
+    first = building.build("library.c", include_dir())
+    monkeypatch.setattr(building, "_compile", None)
+    assert building.build("library.c", include_dir()) == first
+    assert [path.name for path in (tmp_path / "c").iterdir()] == [first.name]
+    assert (tmp_path / "c").stat().st_mode & 0o777 == 0o700
+
+
+def test_other_content_has_another_key(tmp_path, monkeypatch):
+    monkeypatch.setenv(building.CACHE_VARIABLE, str(tmp_path / "c"))
+    (tmp_path / "one.c").write_text("int one(void) { return 1; }\n")
+    first = building.build("one.c", tmp_path)
+    (tmp_path / "one.c").write_text("int one(void) { return 2; }\n")
+    assert building.build("one.c", tmp_path) != first
+
+
+def test_a_cache_that_others_can_write_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv(building.CACHE_VARIABLE, str(tmp_path / "c"))
+    library = building.build("library.c", include_dir())
+    for path in (library, tmp_path / "c"):
+        mode = path.stat().st_mode
+        path.chmod(mode | 0o020)
+        with pytest.raises(BackendUnavailableError, match="can be written by others"):
+            building.build("library.c", include_dir())
+        path.chmod(mode)
+    (tmp_path / "link").symlink_to(tmp_path / "c")
+    monkeypatch.setenv(building.CACHE_VARIABLE, str(tmp_path / "link"))
+    with pytest.raises(BackendUnavailableError, match="is a link"):
+        building.build("library.c", include_dir())
+
+
+def test_what_does_not_compile_is_told_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv(building.CACHE_VARIABLE, str(tmp_path / "c"))
+    (tmp_path / "bad.c").write_text("int one(void) { return\n")
+    with pytest.raises(BackendUnavailableError, match=r"could not compile bad.c: .*error"):
+        building.build("bad.c", tmp_path)
+    assert not list((tmp_path / "c").iterdir())
+
+
+@pytest.mark.parametrize("changes", [{"CC": "no-such-compiler"}, {"PATH": "/nowhere"}])
+def test_without_a_compiler_there_is_a_message_and_none(changes, tmp_path):
+    code = (
+        "import logging; logging.basicConfig()\n"
+        "from lz_penalty import LZPenaltyConfig\n"
+        "from lz_penalty.native import NativePenalty\n"
+        "assert NativePenalty.load(LZPenaltyConfig()) is None\n"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "CC"}
+    environment |= {building.CACHE_VARIABLE: str(tmp_path)} | changes
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert "found: install a C compiler" in done.stderr
+
+
+def test_loading_says_nothing_where_it_works(caplog):
+    with caplog.at_level(logging.WARNING):
+        assert NativePenalty.load(LZPenaltyConfig()) is not None
+    assert not caplog.records
+
+
+# ---------------------------------------------------------------- sanitizers
+
+
+def test_sanitizers_find_nothing(tmp_path):
+    """The harness of `make fuzz-native`, with fewer cases."""
+    program = tmp_path / "fuzz"
+    flags = ["-std=c99", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined"]
+    flags += ["-fno-sanitize-recover=all", f"-I{include_dir()}"]
+    subprocess.run(["cc", *flags, str(FUZZ), "-o", str(program), "-lm"], check=True)
+    done = subprocess.run([str(program), "20000"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "20000 cases" in done.stdout

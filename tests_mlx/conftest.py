@@ -1,0 +1,51 @@
+"""The bundled model in float32 twice: in mlx-lm, and in torch for the reference loop."""
+
+import os
+import sys
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # cases.py, greedy.py
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from mlx_lm import load
+from transformers import AutoModelForCausalLM
+
+from lz_penalty import bundled_model
+
+torch.set_num_threads(1)
+
+
+def loaded():
+    model, tokenizer = load(str(bundled_model.path()))
+    model.set_dtype(mx.float32)
+    return model, tokenizer
+
+
+@pytest.fixture(scope="session")
+def engine():
+    """Model and tokenizer as mlx-lm loads them."""
+    return loaded()
+
+
+@pytest.fixture(scope="session")
+def draft():
+    """A worse model with the same tokenizer: the bundled one without its last layers."""
+    model, _ = loaded()
+    model.model.layers = model.model.layers[:6]
+    return model
+
+
+@pytest.fixture(scope="session")
+def model():
+    """The model of the reference loop."""
+    return AutoModelForCausalLM.from_pretrained(bundled_model.path(), dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="session")
+def prompts(engine):
+    """Four prompts of different lengths."""
+    return [engine[1].encode(text)[: 12 + 9 * i] for i, text in enumerate(bundled_model.prompts()[:4])]
