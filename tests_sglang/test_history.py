@@ -12,9 +12,9 @@ from cases import sequence
 from requests_and_truth import check_row
 
 from lz_penalty import LZPenaltyConfig
+from lz_penalty.engines import request_settings
 from lz_penalty.engines.request_settings import RequestSettings
 from lz_penalty.engines.server import ServerSettings
-from lz_penalty.engines.sglang import history as history_module
 from lz_penalty.engines.sglang.history import History, Penalised
 
 VOCAB, SLOTS, SPECIAL = 100, 8, (3, 7)
@@ -110,7 +110,7 @@ class Simulation:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_random_batches(monkeypatch, seed):
-    monkeypatch.setattr(history_module, "SLACK", 3)  # so that histories outgrow their slots
+    monkeypatch.setattr(request_settings, "SLACK", 3)  # so that histories outgrow their slots
     monkeypatch.setattr(RequestSettings, "longest_reach", 80)
     simulation = Simulation(seed)
     for _ in range(150):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -16,10 +17,11 @@ from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.special_tokens import special_token_ids
 from lz_penalty.packing import PackedConfig, pack_configs
 
-__all__ = ["RequestSettings", "Settings", "exempt_for_all", "send"]
+__all__ = ["RequestSettings", "Settings", "exempt_for_all", "padded", "send", "store"]
 
 _LOGGER = logging.getLogger("lz_penalty")
 MAX_SPECIAL = 1_023  # with a request's own 1,024 they fit into the op's 2,047
+SLACK = 2_048  # tokens between two reloads of a history that has outgrown its slot
 _SEGMENT = 2_048
 
 
@@ -76,16 +78,28 @@ class RequestSettings:
         line[col.EXEMPT_BEGIN], line[col.EXEMPT_END] = begin, begin + count
         return Settings(line, reach, config.include_prompt)
 
-    def pack(self, table: Any, largest: np.ndarray, max_exempt: int) -> PackedConfig:
-        """The op's settings from a table `[rows, 9]` and the largest value in each of its columns."""
+    def capacity(self, context_length: int) -> int:
+        """How many tokens a history holds for a request; one that outgrows it keeps its last `longest_reach`."""
+        return min(context_length, self.longest_reach + SLACK) + 1
+
+    def pack(self, table: np.ndarray, sent: torch.Tensor | None = None) -> PackedConfig:
+        """The op's settings from the rows' lines `[rows, 9]`.
+
+        Args:
+            table: the lines, on the host.
+            sent: lines on the device, none of which exceeds those in `table`; sent from there if they are not.
+        """
+        if sent is None:
+            sent = send(table, self._device)
+        largest = table.max(axis=0)
         on_cpu = self._device.type == "cpu"
         return PackedConfig(
-            table=table,
+            table=sent.numpy() if on_cpu else sent,
             exempt_ids=self._exempt.numpy() if on_cpu else self._exempt,
             max_window=int(largest[col.WINDOW]),
             max_buffer=int(largest[col.BUFFER]),
             max_loop_window=int(largest[col.LOOP_WINDOW]),
-            max_exempt=max_exempt,
+            max_exempt=int((table[:, col.EXEMPT_END] - table[:, col.EXEMPT_BEGIN]).max()),
             needs_starts=False,  # a prompt that does not count is left out by the caller
         )
 
@@ -100,6 +114,20 @@ class RequestSettings:
 def _line(config: LZPenaltyConfig) -> tuple[np.ndarray, int]:
     packed = pack_configs([config])
     return packed.table[0], max(packed.reach, packed.max_loop_window)
+
+
+def padded(contexts: Sequence[Sequence[int]]) -> np.ndarray:
+    """Contexts of different lengths as one block `[contexts, longest]`, zeros behind the shorter ones."""
+    block = np.zeros((len(contexts), max(map(len, contexts))), dtype=np.int32)
+    for line, context in zip(block, contexts, strict=True):
+        line[: len(context)] = context
+    return block
+
+
+def store(history: torch.Tensor, slots: list[int], block: np.ndarray) -> None:
+    """Write a block of contexts to the beginning of these slots; nothing waits for it."""
+    slots_sent = send(np.array(slots), history.device)
+    history[:, : block.shape[1]].index_copy_(0, slots_sent, send(block, history.device))
 
 
 def send(array: np.ndarray, device: torch.device) -> torch.Tensor:

@@ -16,14 +16,12 @@ import numpy as np
 import torch
 
 from lz_penalty import packing as col
-from lz_penalty.engines.request_settings import RequestSettings, Settings, send
+from lz_penalty.engines.request_settings import RequestSettings, Settings, padded, send, store
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.ops import apply_lz_penalty_
 from lz_penalty.packing import PackedConfig
 
 __all__ = ["History", "Penalised", "Step"]
-
-SLACK = 2_048  # tokens between two shifts of a history that has outgrown its slot
 
 
 @dataclass(eq=False)
@@ -67,7 +65,7 @@ class History:
     def __init__(self, settings: RequestSettings, slots: int, context_length: int, device: torch.device) -> None:
         self._settings = settings
         self._device = device
-        self._capacity = min(context_length, settings.longest_reach + SLACK) + 1
+        self._capacity = settings.capacity(context_length)
         self._tokens = torch.zeros((slots, self._capacity), dtype=torch.int32, device=device)
         self._last: Step | None = None
 
@@ -86,13 +84,7 @@ class History:
             request.base = begin
             contexts.append(tokens[begin:])
         self._last = None
-        block = np.zeros((len(loads), max(map(len, contexts))), dtype=np.int32)
-        if not block.size:
-            return
-        for line, context in zip(block, contexts, strict=True):
-            line[: len(context)] = context
-        slots = send(np.array([request.slot for request, *_ in loads]), self._device)
-        self._tokens[:, : block.shape[1]].index_copy_(0, slots, send(block, self._device))
+        store(self._tokens, [request.slot for request, *_ in loads], padded(contexts))
 
     def step(self, requests: list[Penalised | None], lengths: np.ndarray, newest_at: np.ndarray | None) -> Step:
         """Prepare a forward pass of these rows, whose sequences have these lengths with the newest token."""
@@ -110,9 +102,7 @@ class History:
         for row, request in enumerate(requests):
             if request is not None and request.settings is not None:
                 table[row], bases[row] = request.settings.line, request.base
-        exempt = int((table[:, col.EXEMPT_END] - table[:, col.EXEMPT_BEGIN]).max())
-        sent = table if self._device.type == "cpu" else send(table, self._device)
-        packed = self._settings.pack(sent, table.max(axis=0), exempt)
+        packed = self._settings.pack(table)
         return Step(requests, packed, send(bases, self._device) if bases.any() else None, newest_at)
 
     def _make_room(self, requests: list[Penalised | None], lengths: np.ndarray) -> bool:
