@@ -1,19 +1,24 @@
-"""The bundled model in transformers, as fixtures for the tests of engines that run in their own processes."""
+"""The bundled model in transformers, as fixtures: for these tests, and for those of engines in other environments."""
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lz_penalty import bundled_model
 
 
 @pytest.fixture(scope="session")
 def model():
+    """The bundled model in float32."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
     return AutoModelForCausalLM.from_pretrained(bundled_model.path(), dtype=torch.float32).eval()
 
 
 @pytest.fixture(scope="session")
 def tokenizer():
+    """Its tokenizer."""
+    from transformers import AutoTokenizer
+
     return AutoTokenizer.from_pretrained(bundled_model.path())
 
 

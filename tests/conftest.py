@@ -8,6 +8,8 @@ import torch
 
 from lz_penalty import bundled_model
 
+pytest_plugins = ["bundled_fixtures"]
+
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
@@ -17,22 +19,6 @@ torch.set_num_threads(1)
 
 hypothesis.settings.register_profile("default", deadline=None, database=None, print_blob=True)
 hypothesis.settings.load_profile("default")
-
-
-@pytest.fixture(scope="session")
-def model():
-    """The bundled model in float32."""
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(bundled_model.path(), dtype=torch.float32).eval()
-
-
-@pytest.fixture(scope="session")
-def tokenizer():
-    """Its tokenizer."""
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(bundled_model.path())
 
 
 @pytest.fixture(scope="session")
