@@ -14,7 +14,7 @@ from requests_and_truth import Request
 
 from lz_penalty import bundled_model
 
-__all__ = ["ENGINE", "EngineFailed", "as_tasks", "generate", "serve"]
+__all__ = ["ENGINE", "RETRACT", "EngineFailed", "as_tasks", "generate", "serve"]
 
 HERE = Path(__file__).resolve().parent
 ENGINE = {
@@ -27,6 +27,7 @@ ENGINE = {
     "disable_cuda_graph": True,
     "max_total_tokens": 20_000,
 }
+RETRACT = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "8"}  # SGLang's own way of testing that
 _FOLDERS = (HERE / "sglang_on_cpu", HERE / "spying", HERE, HERE.parent / "tests", HERE.parent / "src")
 _ENVIRONMENT = {
     "SGLANG_USE_CPU_ENGINE": "1",

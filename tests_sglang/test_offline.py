@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from engines import as_tasks, generate
+from engines import RETRACT, as_tasks, generate
 from requests_and_truth import check_all, firsts, mixed_requests
 
 from lz_penalty import LZPenaltyConfig
@@ -14,7 +14,6 @@ SMALL = {
     "chunked_prefill_size": 64,
     "max_total_tokens": 480,
 }
-RETRACT = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "8"}  # and SGLang's own way of testing that
 
 
 @pytest.mark.parametrize(
