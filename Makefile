@@ -4,11 +4,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 VLLM   := .venv-vllm
+SGLANG := .venv-sglang
 MLX    := .venv-mlx
 LLAMA  := .venv-llama-cpp
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm test-mlx test-llama-cpp bench-llama-cpp soak-vllm fuzz-native check bench format clean
+.PHONY: help demo test test-vllm test-sglang test-mlx test-llama-cpp bench-llama-cpp soak-vllm fuzz-native check bench format \
+	clean
 
 help:             ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -41,6 +43,17 @@ test-vllm: $(VLLM)/.installed  ## the vLLM plug-in in real engines and servers o
 
 soak-vllm: $(VLLM)/.installed  ## thousands of requests against one vLLM server
 	$(VLLM)/bin/python tests_vllm/soak.py --out benchmarks/results/soak_vllm.json
+
+# SGLang names a CUDA build of torch and gigabytes with it: so it comes without its dependencies, and what a CPU needs of
+# them is all that constraints-sglang.txt lists.
+$(SGLANG)/.installed: pyproject.toml constraints-sglang.txt
+	$(PYTHON) -m venv $(SGLANG)
+	$(SGLANG)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement constraints-sglang.txt
+	$(SGLANG)/bin/pip install --quiet --disable-pip-version-check --constraint constraints-sglang.txt --editable .
+	touch $@
+
+test-sglang: $(SGLANG)/.installed  ## the SGLang plug-in in real engines and servers on the CPU
+	$(SGLANG)/bin/python -m pytest tests_sglang
 
 # torch is for the reference loop only.
 $(MLX)/.installed: pyproject.toml constraints-mlx.txt
@@ -88,5 +101,5 @@ format: $(STAMP)  ## make the code look as `check` wants it
 	$(BIN)/ruff format .
 
 clean:            ## remove what was installed and cached
-	rm -rf $(VENV) $(VLLM) $(MLX) $(LLAMA) build .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM) $(SGLANG) $(MLX) $(LLAMA) build .ruff_cache .mypy_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +

@@ -3,36 +3,16 @@
 import os
 
 import hypothesis
-import pytest
 import torch
 
-from lz_penalty import bundled_model
+pytest_plugins = ["bundled_fixtures"]
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
+# Threads that wait for each other on a busy machine make these small models ten times slower; servers inherit it.
+os.environ["OMP_NUM_THREADS"] = "1"
+torch.set_num_threads(1)
+
 hypothesis.settings.register_profile("default", deadline=None, database=None, print_blob=True)
 hypothesis.settings.load_profile("default")
-
-
-@pytest.fixture(scope="session")
-def model():
-    """The bundled model in float32."""
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(bundled_model.path(), dtype=torch.float32).eval()
-
-
-@pytest.fixture(scope="session")
-def tokenizer():
-    """Its tokenizer."""
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(bundled_model.path())
-
-
-@pytest.fixture(scope="session")
-def prompts(tokenizer):
-    """Four prompts of different lengths."""
-    texts = bundled_model.prompts()[:4]
-    return [tokenizer(text).input_ids[: 12 + 9 * i] for i, text in enumerate(texts)]

@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lz_penalty import LZPenaltyError, bundled_model
 from lz_penalty.detection import RepetitionDetector, repetition_at_end, stop_on_repetition
@@ -12,16 +11,6 @@ from lz_penalty.engines.stopping import RepetitionStoppingCriteria
 
 NEW = 160
 LIMITS = {"min_copies": 5, "min_length": 40}
-
-
-@pytest.fixture(scope="module")
-def model():
-    return AutoModelForCausalLM.from_pretrained(bundled_model.path(), dtype=torch.float32).eval()
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return AutoTokenizer.from_pretrained(bundled_model.path())
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # cases.py, gre
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from mlx_lm import load
-from transformers import AutoModelForCausalLM
 
 from lz_penalty import bundled_model
+
+pytest_plugins = ["bundled_fixtures"]  # of the reference loop
 
 torch.set_num_threads(1)
 
@@ -37,15 +38,3 @@ def draft():
     model, _ = loaded()
     model.model.layers = model.model.layers[:6]
     return model
-
-
-@pytest.fixture(scope="session")
-def model():
-    """The model of the reference loop."""
-    return AutoModelForCausalLM.from_pretrained(bundled_model.path(), dtype=torch.float32).eval()
-
-
-@pytest.fixture(scope="session")
-def prompts(engine):
-    """Four prompts of different lengths."""
-    return [engine[1].encode(text)[: 12 + 9 * i] for i, text in enumerate(bundled_model.prompts()[:4])]

@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 import pytest
-from greedy import NEW, PRESETS, assert_same, exempt, plain_loop
+from greedy import NEW, PRESETS, assert_same
 from mlx_lm import batch_generate, generate, stream_generate
 from mlx_lm.generate import BatchGenerator
 from mlx_lm.models.cache import make_prompt_cache
@@ -14,20 +14,6 @@ from lz_penalty.engines.mlx_lm import LZPenaltyProcessor
 @pytest.fixture(params=PRESETS, ids=str)
 def config(request):
     return PRESETS[request.param]
-
-
-@pytest.fixture(scope="session")
-def truth(model, engine):
-    """Tokens and margins of the reference loop, each computed once."""
-    known = {}
-
-    def of(prompt, config):
-        key = (tuple(prompt), config)
-        if key not in known:
-            known[key] = plain_loop(model, prompt, config and exempt(config, engine[1]))
-        return known[key]
-
-    return of
 
 
 def streamed(engine, prompt, processor, **options):

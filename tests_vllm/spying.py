@@ -2,10 +2,9 @@
 what the reference says. Which row is whose is followed with vLLM's own helper, apart from the plug-in's state."""
 
 import torch
-from cases import EPSILON, settings_of
+from requests_and_truth import check_row
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-from lz_penalty import reference
 from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
 from lz_penalty.engines.vllm.settings import special_tokens_of
@@ -31,19 +30,5 @@ class SpyingProcessor(LZPenaltyLogitsProcessor):
             if config is None:
                 assert torch.equal(before[row].view(torch.int32), after[row].view(torch.int32))
             else:
-                check(before[row], after[row], list(prompt), list(output), config, self.special)
+                check_row(before[row], after[row], list(prompt), list(output), config, self.special)
         return after
-
-
-def check(before, after, prompt, output, config, special):
-    """One penalised row against the reference."""
-    settings = settings_of(config)
-    settings["exempt_token_ids"] = (*settings["exempt_token_ids"], *special)
-    context = (prompt if config.include_prompt else []) + output
-    want = torch.tensor(reference.penalise(before.tolist(), context, strength=config.strength, **settings))
-    touched = want != before.double()
-    assert torch.equal(before[~touched], after[~touched]), "a token was changed that the reference leaves alone"
-    scale = before.abs().double() + (want - before).abs() + 1
-    assert ((after - want).abs() <= 8 * EPSILON["float32"] * scale).all(), (
-        "a penalised logit differs from the reference"
-    )

@@ -12,15 +12,15 @@ import pytest
 import torch
 from cases import config as random_config
 from cases import sequence
-from spying import check
+from requests_and_truth import check_row
 from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.sample.logits_processor import LogitsProcessors
 from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
 from lz_penalty import LZPenaltyConfig, LZPenaltyError, bundled_model
-from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor, batch_state
-from lz_penalty.engines.vllm import settings as settings_module
+from lz_penalty.engines import request_settings as settings_module
+from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
 from lz_penalty.engines.vllm.settings import special_tokens_of
 
 VOCAB, ROWS, LONGEST = 4096, 7, 2000
@@ -128,7 +128,7 @@ class Simulation:
             if config is None:
                 assert torch.equal(before[row], after[row])
             else:
-                check(before[row], after[row], self.running[name].prompt_token_ids, output, config, self.special)
+                check_row(before[row], after[row], self.running[name].prompt_token_ids, output, config, self.special)
 
     def _sample(self):
         """Every request gets a token, but for those that are still prefilled."""
@@ -150,7 +150,7 @@ class Simulation:
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
 @pytest.mark.parametrize("seed", range(6))
 def test_random_batches(vllm_config, monkeypatch, seed, asynchronous):
-    monkeypatch.setattr(batch_state, "SLACK", 3)  # so that histories outgrow their slots
+    monkeypatch.setattr(settings_module, "SLACK", 3)  # so that histories outgrow their slots
     monkeypatch.setattr(settings_module.RequestSettings, "longest_reach", 80)
     simulation = Simulation(vllm_config, seed, asynchronous)
     for _ in range(150):

@@ -1,18 +1,21 @@
 """The OpenAI-compatible server in its own process: hundreds of concurrent requests, preemption, malformed settings."""
 
 import asyncio
+import json
 import random
 import re
 import urllib.request
 from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import pytest
 from engines import V2, serve
+from malformed import malformed
 from requests_and_truth import check_all, mixed_requests
 
 from lz_penalty import LZPenaltyConfig
-from lz_penalty.config import REQUEST_FIELDS
+from lz_penalty.detection import find_repetition
 from lz_penalty.engines.vllm.counting import LoopCounts
 
 # A cache of 40 blocks of 32 tokens: about six requests at their longest, with up to 48 in the batch.
@@ -80,6 +83,16 @@ def test_two_hundred_concurrent_requests_among_a_thousand_malformed(server, mode
     preemptions = metric(server, "vllm:num_preemptions_total")
     print(f"preemptions: {preemptions:.0f}")
     assert preemptions > 0
+
+
+def test_the_requests_of_the_page(server):
+    """The first curl line of docs/vllm.md ends in a loop, the second does not."""
+    page = (Path(__file__).resolve().parent.parent / "docs" / "vllm.md").read_text(encoding="utf-8")
+    loops = []
+    for body in re.findall(r"-d '(\{.*?\})'", page, re.DOTALL):
+        reply = httpx.post(f"{server}/v1/completions", json=json.loads(body) | {"return_token_ids": True}, timeout=300)
+        loops.append(find_repetition(reply.json()["choices"][0]["token_ids"]) is not None)
+    assert loops == [True, False]
 
 
 def test_server_default_caps_and_switching_off(model, tokenizer, special):
@@ -157,42 +170,3 @@ def test_metrics(tmp_path, tokenizer, runner):
         assert (met, broken) == (counts.met, counts.broken)
     assert 0 < met <= counts.met
     assert 0 < broken <= counts.broken
-
-
-def malformed(count):
-    """Settings that must be refused: wrong types, out of range, unknown, above the cap, contradictory."""
-    rng = random.Random(0)
-    wrong = {
-        "lz_penalty": [-0.1, 101, 1e300, "0.15", "nan", [0.1], "inf", ""],
-        "lz_preset": ["gaurded", "", 3, "GUARDED", ["guarded"]],
-        "lz_window_size": [0, -5, 8193, 10**12, 0.5, "512", [512]],
-        "lz_buffer_size": [0, -1, 4097, 2.5, "x"],
-        "lz_formula": ["papers", 1, ""],
-        "lz_lookback": ["adjacen", 0, []],
-        "lz_min_match_length": [0, 34, -3, 1.5, "None"],
-        "lz_escalation": [-1, 101, "1", [1]],
-        "lz_loop_window": [0, 8193, 10**9, "4096"],
-        "lz_include_prompt": [2, "true", -1, "no", 0.5],
-        "lz_exempt_token_ids": [[-1], [2**31], list(range(1025)), ["a"], "5", 5, [1.5]],
-    }
-    together = [
-        {"lz_preset": "sglang", "lz_lookback": "before_buffer"},
-        {"lz_preset": "sglang", "lz_min_match_length": 2},
-        {"lz_penalty": 0.2, "lz_buffer_size": 3, "lz_min_match_length": 5},
-        {"lz_preset": "guarded", "lz_loop_window": 9000},
-        {"lz_buffer_size": 3},
-    ]
-    out = []
-    while len(out) < count:
-        kind = rng.random()
-        base = rng.choice(({"lz_penalty": 0.2}, {"lz_preset": "guarded"}, {}))
-        if kind < 0.8:
-            name = rng.choice(sorted(wrong))
-            out.append(base | {name: rng.choice(wrong[name])})
-        elif kind < 0.9:
-            name = rng.choice(sorted(REQUEST_FIELDS))
-            place = rng.randrange(3, len(name))
-            out.append(base | {name[:place] + rng.choice("abcxyz_ ") + name[place:]: rng.choice((1, "x"))})
-        else:
-            out.append(rng.choice(together))
-    return out

@@ -93,30 +93,8 @@ def apply_lz_penalty_(
     name = choose_backend(logits) if backend == "auto" else backend
     if name in ("numpy", "numba") and not isinstance(logits, np.ndarray):
         given = tuple(None if array is None else array.detach().numpy() for array in given)
-    if name != "triton":
-        if newest_ids is not None:
-            _store_newest(given[1], given[2], given[4], given[7])
-        given = given[:7]
     _module(name).apply(*given, packed, logits.shape[1] if vocab_size is None else vocab_size)
     return logits
-
-
-def _store_newest(token_ids: Any, lengths: Any, row_to_slot: Any, newest_ids: Any) -> None:
-    """Write the newest tokens to the histories, for backends that do not do so themselves."""
-    if isinstance(token_ids, np.ndarray):
-        rows = np.flatnonzero((newest_ids >= 0) & (lengths > 0))
-        token_ids[rows if row_to_slot is None else row_to_slot[rows], lengths[rows] - 1] = newest_ids[rows]
-        return
-    import torch
-
-    slots, capacity = token_ids.shape
-    if not slots or not capacity:
-        return
-    own = torch.arange(lengths.shape[0], device=lengths.device)
-    slot = own if row_to_slot is None else row_to_slot.long().clamp(0, slots - 1)
-    cells = slot, (lengths.long() - 1).clamp(0, capacity - 1)
-    gained = torch.where((newest_ids >= 0) & (lengths > 0), newest_ids - token_ids[cells], 0)
-    token_ids.index_put_(cells, gained.to(token_ids.dtype), accumulate=True)
 
 
 def marginal_codelengths(

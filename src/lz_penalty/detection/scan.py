@@ -12,6 +12,7 @@ from typing import Any
 from lz_penalty.checks import choice, integer, real
 from lz_penalty.detection.judge import Judge, Judgement
 from lz_penalty.detection.records import Problem, Reading, Record, decode, read
+from lz_penalty.detection.tandem import MAX_ITEMS
 from lz_penalty.detection.verdict import CRITERIA, Limits, Verdict, dual
 from lz_penalty.errors import LZPenaltyError
 
@@ -43,7 +44,7 @@ class Scan:
         for name in self.criteria:
             choice(*CRITERIA)("criterion", name)
         real(2, 1_000_000)("min_copies", self.limits.min_copies)
-        integer(1, 2**31 - 1)("min_length", self.limits.min_length)
+        integer(1, MAX_ITEMS)("min_length", self.limits.min_length)
         choice("none", "flagged", "all")("keep_text", self.keep_text)
         if not self.limits.at_end and not {"tandem", "counter", "edited"} & set(self.criteria):
             raise LZPenaltyError("anywhere: tandem, counter and edited look at the end alone, and none is asked for.")

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lz_penalty.checks import integer
-from lz_penalty.detection.tandem import Items, as_array
+from lz_penalty.detection.tandem import MAX_ITEMS, Items, as_array
 from lz_penalty.errors import BackendUnavailableError
 
 __all__ = ["RepeatedSubstring", "paper20", "repeated_substrings"]
@@ -105,7 +105,7 @@ def repeated_substrings(
 
 
 def _checked(min_length: int, min_count: int) -> tuple[int, int]:
-    return integer(1, 2**31 - 1)("min_length", min_length), integer(2, 2**31 - 1)("min_count", min_count)
+    return integer(1, MAX_ITEMS)("min_length", min_length), integer(2, MAX_ITEMS)("min_count", min_count)
 
 
 def _suffix_array(items: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -29,6 +29,7 @@ __all__ = [
     "make_repetition",
 ]
 
+MAX_ITEMS = 2**31 - 1
 DEGENERATE_COPIES = 20  # the paper's threshold
 LOOP_COPIES = 5
 LOOP_LENGTH = 60
@@ -112,7 +113,7 @@ def find_repetitions(
 
 def _runs(sequence: Items, min_copies: float, min_length: int, at_end: bool) -> list[tuple[int, int, int]]:
     min_copies = real(2, 1_000_000)("min_copies", min_copies)
-    min_length = integer(1, 2**31 - 1)("min_length", min_length)
+    min_length = integer(1, MAX_ITEMS)("min_length", min_length)
     at_end = boolean("at_end", at_end)
     items = as_array(sequence)
     if len(items) < max(2, min_length):

@@ -18,18 +18,17 @@ import numpy.typing as npt
 
 from lz_penalty.checks import boolean, integer, real
 from lz_penalty.detection.numerals import Template, template
-from lz_penalty.detection.tandem import Items, find_repetitions
+from lz_penalty.detection.tandem import ENDLESS_CHARACTERS, ENDLESS_TOKENS, MAX_ITEMS, Items, find_repetitions
 from lz_penalty.errors import LZPenaltyError
 
 __all__ = ["CounterRun", "EditedRun", "find_counter", "find_edited"]
 
-MAX_ITEMS = 2**31 - 1
 _WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True)
-class CounterRun:
-    """A stretch of adjacent copies that differ by counters alone.
+class NearCopies:
+    """A stretch of adjacent copies that are not quite equal.
 
     Args:
         start: where its first copy begins, in the sequence's own items.
@@ -37,7 +36,6 @@ class CounterRun:
         copies: how many, not floored.
         coverage: (end - start) / length of the sequence; 0 to 1.
         unit: the text of the first copy.
-        steps: by how much each number of the unit grows from copy to copy; 0 for one that stays.
     """
 
     start: int
@@ -45,7 +43,6 @@ class CounterRun:
     copies: float
     coverage: float
     unit: str
-    steps: tuple[int, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -53,28 +50,25 @@ class CounterRun:
 
 
 @dataclass(frozen=True)
-class EditedRun:
-    """A stretch of adjacent copies in which a few words change.
+class CounterRun(NearCopies):
+    """Copies that differ by counters alone.
 
     Args:
-        start: where its first copy begins, in the sequence's own items.
-        end: where it ends, exclusive; the last copy may be cut short.
-        copies: how many, not floored.
-        coverage: (end - start) / length of the sequence; 0 to 1.
-        unit: the text of the first copy.
+        steps: by how much each number of the unit grows from copy to copy; 0 for one that stays.
+    """
+
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class EditedRun(NearCopies):
+    """Copies in which a few words change.
+
+    Args:
         edits: words that differ from the word one copy before.
     """
 
-    start: int
-    end: int
-    copies: float
-    coverage: float
-    unit: str
     edits: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
 
 
 def find_counter(
@@ -247,7 +241,7 @@ def _text(sequence: Items, decode: Callable[[int], str] | None) -> _Text:
 
 def _min_length(given: int | None, text: _Text) -> int:
     if given is None:
-        given = 300 if text.ends is None else 80
+        given = ENDLESS_CHARACTERS if text.ends is None else ENDLESS_TOKENS
     return int(integer(1, MAX_ITEMS)("min_length", given))
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from lz_penalty import packing as col
 from lz_penalty.config import MAX_BUFFER, MAX_WINDOW
+from lz_penalty.kernels import store_newest
 
 MODE, WINDOW, BUFFER, MIN_MATCH, LOOP_WINDOW = col.MODE, col.WINDOW, col.BUFFER, col.MIN_MATCH, col.LOOP_WINDOW
 EXEMPT_BEGIN, EXEMPT_END, STRENGTH, ESCALATION = col.EXEMPT_BEGIN, col.EXEMPT_END, col.STRENGTH, col.ESCALATION
@@ -18,8 +19,12 @@ _LOG2 = np.log2(np.maximum(1, np.arange(MAX_WINDOW + MAX_BUFFER + 2)))  # of eve
 _LARGEST = {np.dtype(kind): float(np.finfo(kind).max) for kind in (np.float32, np.float64)}
 
 
-def apply(logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, packed, vocab_size):
+def apply(
+    logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, newest_ids, packed, vocab_size
+):  # fmt: skip
     """Penalise `logits [rows, vocab]` in place; see `lz_penalty.apply_lz_penalty_`."""
+    if newest_ids is not None:
+        store_newest(token_ids, lengths, row_to_slot, newest_ids)
     _apply(
         logits,
         token_ids,

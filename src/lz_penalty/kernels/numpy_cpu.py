@@ -7,12 +7,17 @@ import math
 import numpy as np
 
 from lz_penalty import packing as col
+from lz_penalty.kernels import store_newest
 
 _NO_VALUE = np.inf
 
 
-def apply(logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, packed, vocab_size):
+def apply(
+    logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, newest_ids, packed, vocab_size
+):  # fmt: skip
     """Penalise `logits [rows, vocab]` in place; see `lz_penalty.apply_lz_penalty_`."""
+    if newest_ids is not None:
+        store_newest(token_ids, lengths, row_to_slot, newest_ids)
     table, floats = packed.table, packed.table.view(np.float32)
     for row in range(logits.shape[0]):
         settings = row if packed.rows > 1 else 0

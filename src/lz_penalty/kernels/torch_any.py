@@ -15,8 +15,12 @@ from lz_penalty import packing as col
 
 
 @torch.no_grad()
-def apply(logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, packed, vocab_size):
+def apply(
+    logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, newest_ids, packed, vocab_size
+):  # fmt: skip
     """Penalise `logits [rows, vocab]` in place; see `lz_penalty.apply_lz_penalty_`."""
+    if newest_ids is not None:
+        _store_newest(token_ids, lengths, row_to_slot, newest_ids)
     rows, device = logits.shape[0], logits.device
     table = torch.as_tensor(packed.table, device=device).expand(rows, -1)
     floats = table.contiguous().view(torch.float32).to(torch.promote_types(logits.dtype, torch.float32))
@@ -44,6 +48,17 @@ def apply(logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_length
     limits = torch.finfo(logits.dtype)
     new = torch.where(original.isfinite(), new.clamp(limits.min, limits.max), original).to(logits.dtype)
     logits.scatter_reduce_(1, cell, torch.where(keep, new, math.inf), "amin", include_self=True)
+
+
+def _store_newest(token_ids, lengths, row_to_slot, newest_ids):
+    slots, capacity = token_ids.shape
+    if not slots or not capacity:
+        return
+    own = torch.arange(lengths.shape[0], device=lengths.device)
+    slot = own if row_to_slot is None else row_to_slot.long().clamp(0, slots - 1)
+    cells = slot, (lengths.long() - 1).clamp(0, capacity - 1)
+    gained = torch.where((newest_ids >= 0) & (lengths > 0), newest_ids - token_ids[cells], 0)
+    token_ids.index_put_(cells, gained.to(token_ids.dtype), accumulate=True)
 
 
 def _newest_first(token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, *, rows, reach):

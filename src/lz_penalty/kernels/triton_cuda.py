@@ -63,11 +63,7 @@ def apply(
         return
     window = min(packed.max_window, longest)
     looped = min(packed.max_loop_window, longest)
-    arguments = (
-        logits,
-        *logits.stride(),
-        vocab_size,
-        math.log2(vocab_size),
+    history = (
         token_ids,
         *token_ids.stride(),
         *token_ids.shape,
@@ -79,6 +75,13 @@ def apply(
         drafts,
         tail_lengths,
         newest_ids,
+    )
+    arguments = (
+        logits,
+        *logits.stride(),
+        vocab_size,
+        math.log2(vocab_size),
+        *history,
         _tensor(packed.table),
         col.COLUMNS if packed.rows > 1 else 0,
         _tensor(packed.exempt_ids),
@@ -111,7 +114,7 @@ def apply(
             _launch(_row_kernel, (logits.shape[0], 1, 1), arguments, constants | {"BLOCK": block}, warps, kinds)
         else:
             if newest_ids is not None:
-                _launch(_store_kernel, (logits.shape[0], 1, 1), arguments, {}, 1, kinds)
+                _launch(_store_kernel, (logits.shape[0], 1, 1), history, {}, 1, kinds)
             _apply_in_chunks(arguments, constants, logits, _power_of_2(-(-window // _CHUNK), 1), kinds)
 
 
@@ -217,10 +220,8 @@ def _row_kernel(
 
 @_jit
 def _store_kernel(
-    logits, row_stride, logit_stride, vocab_size, literal,
     token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
     tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
-    table, table_stride, exempt_ids,
 ):  # fmt: skip
     """Before the two launches for long windows: many programs read a row, so one that stores must have ended."""
     open_row(

@@ -19,7 +19,7 @@ import torch
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 
 from lz_penalty import packing as col
-from lz_penalty.engines.vllm.settings import RequestSettings, Settings, send
+from lz_penalty.engines.request_settings import RequestSettings, Settings, padded, store
 from lz_penalty.engines.vllm.staging import Staging
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.ops import apply_lz_penalty_
@@ -27,7 +27,6 @@ from lz_penalty.packing import PackedConfig
 
 __all__ = ["BatchState"]
 
-SLACK = 2_048  # tokens between two reloads of a history that has outgrown its slot
 # Rows of `columns`. `SEEN`, the output tokens already taken, stays on the host.
 SEEN, SLOT, LENGTH, NEWEST = range(4)
 _last = itemgetter(-1)
@@ -97,8 +96,7 @@ class BatchState:
 
     def __init__(self, settings: RequestSettings, rows: int, max_model_len: int, device: torch.device) -> None:
         self._settings = settings
-        self._device = device
-        self._capacity = min(max_model_len, settings.longest_reach + SLACK) + 1
+        self._capacity = settings.capacity(max_model_len)
         self._history = torch.zeros((rows + 1, self._capacity), dtype=torch.int32, device=device)
         self._absent = (0, rows, 0, -1)  # the column of a row without the penalty: the last history is nobody's
         self._columns = np.tile(np.array(self._absent, dtype=np.int32)[:, None], rows)
@@ -183,7 +181,7 @@ class BatchState:
             self._take_new_tokens()
         changed = self._packed is None
         if self._packed is None:
-            self._packed = self._pack()
+            self._packed = self._settings.pack(self._table[: self._batch_size])
             self._staging.resize(self._batch_size)
         slots, lengths, newest = self._staging.post(self._columns[SLOT:, : self._batch_size], quiet=quiet)
         apply_lz_penalty_(
@@ -197,12 +195,6 @@ class BatchState:
         )
         self._staging.posted()
         return logits
-
-    def _pack(self) -> PackedConfig:
-        table = self._table[: self._batch_size]
-        exempt = int((table[:, col.EXEMPT_END] - table[:, col.EXEMPT_BEGIN]).max())
-        sent = table if self._device.type == "cpu" else send(table, self._device)
-        return self._settings.pack(sent, table.max(axis=0), exempt)
 
     def _take_new_tokens(self) -> None:
         """Note what the output lists have gained: one token per request, or none while it is prefilled."""
@@ -234,15 +226,13 @@ class BatchState:
             return
         requests = [(row, request) for row in rows if (request := self._requests[row]) is not None]
         contexts = [array("i", request.context()) for _, request in requests]
-        block = np.zeros((len(requests), max(map(len, contexts))), dtype=np.int32)
-        slots = np.array([request.slot for _, request in requests])
-        for line, (row, request), context in zip(block, requests, contexts, strict=True):
-            line[: len(context)] = context
-            self._columns[:, row] = len(request.output), request.slot, len(context), -1
-            self._unloaded.discard(request.slot)
+        block = padded(contexts)
         if block.size and block.min() < 0:
             raise placeholder()
-        self._history[:, : block.shape[1]].index_copy_(0, send(slots, self._device), send(block, self._device))
+        for (row, request), context in zip(requests, contexts, strict=True):
+            self._columns[:, row] = len(request.output), request.slot, len(context), -1
+            self._unloaded.discard(request.slot)
+        store(self._history, [request.slot for _, request in requests], block)
 
 
 def placeholder() -> LZPenaltyError:

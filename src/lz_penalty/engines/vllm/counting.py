@@ -7,7 +7,6 @@ a microsecond per token, so it is off unless the server's settings ask for it.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,12 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from prometheus_client import Counter
+from vllm.logger import init_logger
 
 from lz_penalty.detection import RepetitionDetector
 
 __all__ = ["BatchReader", "LoopCounts", "SlotReader", "count_request"]
 
-_LOGGER = logging.getLogger("lz_penalty")
+_LOGGER = init_logger("vllm.lz_penalty")  # so that vLLM shows it
 EVERY = 32  # steps between two looks at the texts
 _LOG_SECONDS = 60.0
 _LOOP = {"min_copies": 3, "min_length": 30}

@@ -11,10 +11,11 @@ from vllm import SamplingParams
 from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 
+from lz_penalty.engines.request_settings import RequestSettings
 from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.vllm.batch_state import BatchState
 from lz_penalty.engines.vllm.counting import BatchReader, SlotReader, count_request
-from lz_penalty.engines.vllm.settings import RequestSettings, special_tokens_of
+from lz_penalty.engines.vllm.settings import special_tokens_of
 from lz_penalty.engines.vllm.slot_state import SlotState
 from lz_penalty.errors import LZPenaltyError
 

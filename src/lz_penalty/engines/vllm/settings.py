@@ -1,125 +1,25 @@
-"""From a request's parameters to a line of the op's settings table, with special tokens exempt."""
+"""Which tokens of vLLM's model structure a conversation."""
 
 from __future__ import annotations
 
-import logging
-from dataclasses import replace
-from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-import torch
+from vllm.logger import init_logger
 
-from lz_penalty import packing as col
-from lz_penalty.config import MAX_BUFFER, LZPenaltyConfig
-from lz_penalty.engines.server import ServerSettings
-from lz_penalty.engines.special_tokens import special_token_ids
-from lz_penalty.packing import PackedConfig, pack_configs
+from lz_penalty.engines.request_settings import exempt_for_all
 
-__all__ = ["RequestSettings", "Settings", "send", "special_tokens_of"]
+__all__ = ["special_tokens_of"]
 
-_LOGGER = logging.getLogger("lz_penalty")
-MAX_SPECIAL = 1_023  # with a request's own 1,024 they fit into the op's 2,047
-_SEGMENT = 2_048
-
-
-class Settings(NamedTuple):
-    """What one request asks for.
-
-    Attributes:
-        line: int32 `[9]`, its line of the settings table.
-        reach: how many trailing tokens can matter to it.
-        include_prompt: whether they may be the prompt's.
-    """
-
-    line: np.ndarray
-    reach: int
-    include_prompt: bool
-
-
-class RequestSettings:
-    """Reads the settings of requests, and keeps the exempt ids of every slot where the op finds them.
-
-    Args:
-        server: what the operator has set.
-        special: ids that are exempt for everybody.
-        slots: requests that can be in a batch at the same time.
-        device: where the logits are.
-    """
-
-    def __init__(self, server: ServerSettings, special: tuple[int, ...], slots: int, device: torch.device) -> None:
-        self._server = server
-        self._special = special
-        self._device = device
-        self._exempt = torch.full(((slots + 1) * _SEGMENT,), -1, dtype=torch.int32, device=device)
-        self._write(0, special)
-
-    @property
-    def longest_reach(self) -> int:
-        """How many trailing tokens can matter to any request that the caps let pass."""
-        return max(self._server.max_window_size + MAX_BUFFER, self._server.max_loop_window)
-
-    def read(self, extra_args: dict[str, Any] | None, slot: int) -> Settings | None:
-        """The settings of the request that takes `slot`, `None` for no penalty."""
-        config = self._server.config_of(extra_args)
-        if config is None:
-            return None
-        line, reach = _line(replace(config, exempt_token_ids=(), include_prompt=True))
-        if not reach:  # neither codelengths nor escalation
-            return None
-        line = line.copy()
-        begin, count = 0, len(self._special)
-        if config.exempt_token_ids:
-            merged = sorted({*self._special, *config.exempt_token_ids})
-            begin, count = (slot + 1) * _SEGMENT, len(merged)
-            self._write(begin, merged)
-        line[col.EXEMPT_BEGIN], line[col.EXEMPT_END] = begin, begin + count
-        return Settings(line, reach, config.include_prompt)
-
-    def pack(self, table: Any, largest: np.ndarray, max_exempt: int) -> PackedConfig:
-        """The op's settings from a table `[rows, 9]` and the largest value in each of its columns."""
-        on_cpu = self._device.type == "cpu"
-        return PackedConfig(
-            table=table,
-            exempt_ids=self._exempt.numpy() if on_cpu else self._exempt,
-            max_window=int(largest[col.WINDOW]),
-            max_buffer=int(largest[col.BUFFER]),
-            max_loop_window=int(largest[col.LOOP_WINDOW]),
-            max_exempt=max_exempt,
-            needs_starts=False,  # a prompt that does not count is left out by the caller
-        )
-
-    def _write(self, begin: int, ids: Any) -> None:
-        if len(ids):
-            self._exempt[begin : begin + len(ids)].copy_(
-                send(np.asarray(ids, np.int32), self._device), non_blocking=True
-            )
-
-
-@lru_cache(maxsize=256)
-def _line(config: LZPenaltyConfig) -> tuple[np.ndarray, int]:
-    packed = pack_configs([config])
-    return packed.table[0], max(packed.reach, packed.max_loop_window)
-
-
-def send(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    """An array on the device; a CUDA copy does not wait (pinned memory is kept until it is done)."""
-    tensor = torch.from_numpy(array)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+_LOGGER = init_logger("vllm.lz_penalty")  # so that vLLM shows it
 
 
 def special_tokens_of(model_config: Any) -> tuple[int, ...]:
-    """The ids that structure a conversation of this model, at most `MAX_SPECIAL`."""
+    """The ids that are exempt for every request of this model."""
     from vllm.tokenizers import cached_tokenizer_from_config  # the only place that needs vLLM's tokenizers
 
     tokenizer = None if model_config.skip_tokenizer_init else cached_tokenizer_from_config(model_config)
     generation = SimpleNamespace(**model_config.try_get_generation_config())
-    stops = {*special_token_ids(config=model_config.hf_config), *special_token_ids(config=generation)}
-    others = [] if tokenizer is None else [one for one in special_token_ids(tokenizer) if one not in stops]
-    ids = [*stops, *others]
-    if len(ids) > MAX_SPECIAL:
-        _LOGGER.warning("the tokenizer has %d special tokens: only the first %d are exempt", len(ids), MAX_SPECIAL)
-    ids = sorted(ids[:MAX_SPECIAL])
+    ids = exempt_for_all(tokenizer, model_config.hf_config, generation)
     _LOGGER.info("special tokens that are exempt: %s", ids)
-    return tuple(ids)
+    return ids

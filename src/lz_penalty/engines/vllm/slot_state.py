@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from lz_penalty import packing as col
-from lz_penalty.engines.vllm.settings import RequestSettings, send
+from lz_penalty.engines.request_settings import RequestSettings, send
 from lz_penalty.ops import apply_lz_penalty_
 
 __all__ = ["SlotState"]
@@ -67,10 +67,7 @@ class SlotState:
         if self._skips_prompt[slots].any():
             prompts = self._states.prompt_len.gpu.index_select(0, ctx.expanded_idx_mapping)
             starts = torch.minimum(prompts * rows[:, col.COLUMNS], lengths)
-        largest = self._table[slots].max(axis=0)
-        exempt = int((self._table[slots, col.EXEMPT_END] - self._table[slots, col.EXEMPT_BEGIN]).max())
-        table = rows[:, : col.COLUMNS].contiguous()
-        packed = self._settings.pack(table.numpy() if logits.device.type == "cpu" else table, largest, exempt)
+        packed = self._settings.pack(self._table[slots], rows[:, : col.COLUMNS].contiguous())
         return apply_lz_penalty_(
             logits,
             self._states.all_token_ids.gpu,

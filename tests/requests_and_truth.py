@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from cases import EPSILON, settings_of
 from cases import config as random_config
-from cases import settings_of
 
 from lz_penalty import LZPenaltyConfig, bundled_model, reference
 
@@ -109,3 +109,17 @@ def check_all(model: Any, requests: list[Request], outputs: list[list[int]]) -> 
     tokens = sum(map(len, outputs))
     print(f"\n{len(requests)} requests, {tokens} tokens, near-ties resolved differently: {len(gaps)} {gaps}")
     assert len(gaps) <= max(1, tokens // 1000)
+
+
+def check_row(before, after, prompt, output, config, special):
+    """One penalised row of logits, in float32, against the reference."""
+    settings = settings_of(config)
+    settings["exempt_token_ids"] = (*settings["exempt_token_ids"], *special)
+    context = (prompt if config.include_prompt else []) + output
+    want = torch.tensor(reference.penalise(before.tolist(), context, strength=config.strength, **settings))
+    touched = want != before.double()
+    assert torch.equal(before[~touched], after[~touched]), "a token was changed that the reference leaves alone"
+    scale = before.abs().double() + (want - before).abs() + 1
+    assert ((after - want).abs() <= 8 * EPSILON["float32"] * scale).all(), (
+        "a penalised logit differs from the reference"
+    )

@@ -1,0 +1,151 @@
+"""From a request's fields to a line of the op's settings table, with special tokens exempt. For engines with slots."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from lz_penalty import packing as col
+from lz_penalty.config import MAX_BUFFER, LZPenaltyConfig
+from lz_penalty.engines.server import ServerSettings
+from lz_penalty.engines.special_tokens import special_token_ids
+from lz_penalty.packing import PackedConfig, pack_configs
+
+__all__ = ["RequestSettings", "Settings", "exempt_for_all", "padded", "send", "store"]
+
+_LOGGER = logging.getLogger("lz_penalty")
+MAX_SPECIAL = 1_023  # with a request's own 1,024 they fit into the op's 2,047
+SLACK = 2_048  # tokens between two reloads of a history that has outgrown its slot
+_SEGMENT = 2_048
+
+
+class Settings(NamedTuple):
+    """What one request asks for.
+
+    Attributes:
+        line: int32 `[9]`, its line of the settings table.
+        reach: how many trailing tokens can matter to it.
+        include_prompt: whether they may be the prompt's.
+    """
+
+    line: np.ndarray
+    reach: int
+    include_prompt: bool
+
+
+class RequestSettings:
+    """Reads the settings of requests, and keeps the exempt ids of every slot where the op finds them.
+
+    Args:
+        server: what the operator has set.
+        special: ids that are exempt for everybody.
+        slots: requests that can be in a batch at the same time.
+        device: where the logits are.
+    """
+
+    def __init__(self, server: ServerSettings, special: tuple[int, ...], slots: int, device: torch.device) -> None:
+        self._server = server
+        self._special = special
+        self._device = device
+        self._exempt = torch.full(((slots + 1) * _SEGMENT,), -1, dtype=torch.int32, device=device)
+        self._write(0, special)
+
+    @property
+    def longest_reach(self) -> int:
+        """How many trailing tokens can matter to any request that the caps let pass."""
+        return max(self._server.max_window_size + MAX_BUFFER, self._server.max_loop_window)
+
+    def read(self, extra_args: dict[str, Any] | None, slot: int) -> Settings | None:
+        """The settings of the request that takes `slot`, `None` for no penalty."""
+        config = self._server.config_of(extra_args)
+        if config is None:
+            return None
+        line, reach = _line(replace(config, exempt_token_ids=(), include_prompt=True))
+        if not reach:  # neither codelengths nor escalation
+            return None
+        line = line.copy()
+        begin, count = 0, len(self._special)
+        if config.exempt_token_ids:
+            merged = sorted({*self._special, *config.exempt_token_ids})
+            begin, count = (slot + 1) * _SEGMENT, len(merged)
+            self._write(begin, merged)
+        line[col.EXEMPT_BEGIN], line[col.EXEMPT_END] = begin, begin + count
+        return Settings(line, reach, config.include_prompt)
+
+    def capacity(self, context_length: int) -> int:
+        """How many tokens a history holds for a request; one that outgrows it keeps its last `longest_reach`."""
+        return min(context_length, self.longest_reach + SLACK) + 1
+
+    def pack(self, table: np.ndarray, sent: torch.Tensor | None = None) -> PackedConfig:
+        """The op's settings from the rows' lines `[rows, 9]`.
+
+        Args:
+            table: the lines, on the host.
+            sent: lines on the device, none of which exceeds those in `table`; sent from there if they are not.
+        """
+        if sent is None:
+            sent = send(table, self._device)
+        largest = table.max(axis=0)
+        on_cpu = self._device.type == "cpu"
+        return PackedConfig(
+            table=sent.numpy() if on_cpu else sent,
+            exempt_ids=self._exempt.numpy() if on_cpu else self._exempt,
+            max_window=int(largest[col.WINDOW]),
+            max_buffer=int(largest[col.BUFFER]),
+            max_loop_window=int(largest[col.LOOP_WINDOW]),
+            max_exempt=int((table[:, col.EXEMPT_END] - table[:, col.EXEMPT_BEGIN]).max()),
+            needs_starts=False,  # a prompt that does not count is left out by the caller
+        )
+
+    def _write(self, begin: int, ids: Any) -> None:
+        if len(ids):
+            self._exempt[begin : begin + len(ids)].copy_(
+                send(np.asarray(ids, np.int32), self._device), non_blocking=True
+            )
+
+
+@lru_cache(maxsize=256)
+def _line(config: LZPenaltyConfig) -> tuple[np.ndarray, int]:
+    packed = pack_configs([config])
+    return packed.table[0], max(packed.reach, packed.max_loop_window)
+
+
+def padded(contexts: Sequence[Sequence[int]]) -> np.ndarray:
+    """Contexts of different lengths as one block `[contexts, longest]`, zeros behind the shorter ones."""
+    block = np.zeros((len(contexts), max(map(len, contexts))), dtype=np.int32)
+    for line, context in zip(block, contexts, strict=True):
+        line[: len(context)] = context
+    return block
+
+
+def store(history: torch.Tensor, slots: list[int], block: np.ndarray) -> None:
+    """Write a block of contexts to the beginning of these slots; nothing waits for it."""
+    slots_sent = send(np.array(slots), history.device)
+    history[:, : block.shape[1]].index_copy_(0, slots_sent, send(block, history.device))
+
+
+def send(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """An array on the device; a CUDA copy does not wait (pinned memory is kept until it is done)."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
+def exempt_for_all(tokenizer: Any, *configs: Any) -> tuple[int, ...]:
+    """The ids that structure a conversation of this model, at most `MAX_SPECIAL`; those in its configs come first.
+
+    Args:
+        tokenizer: the model's, or `None`.
+        configs: its model and generation config.
+    """
+    stops = {token for config in configs for token in special_token_ids(config=config)}
+    others = [] if tokenizer is None else [one for one in special_token_ids(tokenizer) if one not in stops]
+    ids = [*stops, *others]
+    if len(ids) > MAX_SPECIAL:
+        _LOGGER.warning("the tokenizer has %d special tokens: only the first %d are exempt", len(ids), MAX_SPECIAL)
+    return tuple(sorted(ids[:MAX_SPECIAL]))

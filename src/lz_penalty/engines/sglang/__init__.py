@@ -1,0 +1,5 @@
+"""SGLang: a plug-in that SGLang finds by itself, and a `CustomLogitProcessor` for servers that prefer those.
+
+`plugin` registers the hooks, `checks` says which requests can be penalised, `history` keeps their tokens on the device,
+`custom_processor` is the alternative. Importing this package imports neither SGLang nor torch.
+"""

@@ -1,0 +1,48 @@
+"""Which requests are penalised, and which must be refused: bad settings, or a server where it could not be exact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang.srt.runtime_context import get_disagg, get_exec, get_parallel, get_spec
+
+from lz_penalty.config import LZPenaltyConfig
+from lz_penalty.engines.server import server_settings
+from lz_penalty.errors import LZPenaltyError, bad_value
+
+__all__ = ["config_of"]
+
+
+def config_of(params: Any) -> LZPenaltyConfig | None:
+    """The penalty that SGLang's `SamplingParams` ask for, `None` for none.
+
+    Raises:
+        LZPenaltyError: the settings are bad, or this server cannot penalise exactly.
+    """
+    custom = params.custom_params
+    if custom is not None and not isinstance(custom, dict):
+        raise bad_value("custom_params", custom, 'an object such as {"lz_preset": "guarded"}')
+    config = server_settings().config_of(custom)
+    if config is not None:
+        _check_exact(params)
+    return config
+
+
+def _check_exact(params: Any) -> None:
+    for problem, remedy in (
+        (_speculative(), "Start the server without it"),
+        (get_disagg().disaggregation_mode != "null" and "prefill apart from decoding", "Start the server without it"),
+        (get_parallel().pp_size > 1 and "pipeline parallelism", "Use tensor parallelism"),
+        (get_exec().dllm.dllm_algorithm is not None and "a diffusion model", "Use another model"),
+        ((getattr(params, "beam_width", None) or 1) > 1 and "beam search", "Leave beam_width out"),
+    ):
+        if problem:
+            raise LZPenaltyError(
+                f"lz_*: the LZ penalty is not exact with {problem}, so it is refused. {remedy}, or leave the lz_* fields "
+                'out ("lz_penalty": 0 where the server has a default).'
+            )
+
+
+def _speculative() -> str | None:
+    algorithm = get_spec().speculative_algorithm
+    return None if algorithm is None else f"speculative decoding ({algorithm})"

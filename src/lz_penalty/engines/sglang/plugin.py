@@ -1,0 +1,170 @@
+"""The plug-in: `register` is named in the entry points, and SGLang calls it in every process.
+
+    SamplingParams.verify             as a request arrives: bad settings become status 400
+    Scheduler._add_request_to_queue   as it reaches a scheduler: read its settings, once
+    ForwardBatch.init_new             before a forward pass: who is in it
+    ModelRunner.sample                after it: penalise
+
+SGLang logs what a plug-in raises and goes on without it; a server that quietly lacks the penalty is worse than none, so
+`register` ends the process instead.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import pkgutil
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+from lz_penalty.engines.request_settings import RequestSettings, exempt_for_all
+from lz_penalty.engines.server import server_settings
+from lz_penalty.engines.sglang.history import History, Penalised
+from lz_penalty.errors import LZPenaltyError
+
+__all__ = ["is_registered", "register"]
+
+_LOGGER = logging.getLogger("lz_penalty")
+_REQUEST = "lz_penalty"  # attribute of a `Req`: `Penalised` or None
+_STEP = "lz_penalty_step"  # attribute of a `ForwardBatch`
+_HISTORY = "lz_penalty_history"  # attribute of a `ModelRunner`
+_process = SimpleNamespace(registered=False, tokenizer=None, asked=False)  # `asked`: some request wants the penalty
+
+
+def register() -> None:
+    """Called by SGLang: check the server's settings and register the hooks."""
+    try:
+        server_settings()
+        for target, (hook, kind, parameters) in _HOOKS.items():
+            _check_target(target, parameters)
+            HookRegistry.register(target, hook, kind)
+    except (LZPenaltyError, ImportError, AttributeError) as error:
+        raise SystemExit(f"lz_penalty's plug-in for SGLang: {error}") from error
+    _process.registered = True
+
+
+def is_registered() -> bool:
+    """Whether the plug-in penalises in this process."""
+    return _process.registered
+
+
+def _check_target(target: str, parameters: tuple[str, ...]) -> None:
+    """Raise unless SGLang has this function, with these parameters first."""
+    owner, _, name = target.rpartition(".")
+    found = tuple(inspect.signature(getattr(pkgutil.resolve_name(owner), name)).parameters)
+    if found[: len(parameters)] != parameters:
+        raise LZPenaltyError(
+            f"{target}{found}: should begin with {parameters}. This version of SGLang is not known; name the plug-ins "
+            "that you do want in SGLANG_PLUGINS to start without this one."
+        )
+
+
+# ---------------------------------------------------------------- hooks
+
+
+def _after_verify(_: None, params: Any, *args: Any, **kwargs: Any) -> None:
+    from lz_penalty.engines.sglang.checks import config_of
+
+    config_of(params)
+
+
+def _before_queue(scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> None:
+    """Read the request's settings; what the arrival check has not seen (other front ends) is aborted with status 400."""
+    if hasattr(req, _REQUEST):  # retracted, and back again
+        return
+    from lz_penalty.engines.sglang.checks import config_of
+
+    config = None
+    try:
+        config = config_of(req.sampling_params)
+    except LZPenaltyError as error:
+        req.set_finish_with_abort(str(error))
+    setattr(req, _REQUEST, None if config is None else Penalised())
+    if config is not None:
+        _process.asked, _process.tokenizer = True, scheduler.tokenizer
+
+
+def _after_init_new(forward_batch: Any, _: type, batch: Any, model_runner: Any, *args: Any, **kwargs: Any) -> None:
+    if not _process.asked or model_runner.is_draft_worker:
+        return
+    requests = [getattr(req, _REQUEST, None) for req in batch.reqs]
+    if any(requests):
+        setattr(forward_batch, _STEP, _step(forward_batch, batch, _history(model_runner), requests))
+
+
+def _before_sample(runner: Any, logits_output: Any, forward_batch: Any) -> None:
+    step = getattr(forward_batch, _STEP, None)
+    if step is not None:
+        getattr(runner, _HISTORY).apply(step, logits_output.next_token_logits, forward_batch)
+
+
+_HOOKS: dict[str, Any] = {
+    "sglang.srt.sampling.sampling_params.SamplingParams.verify": (
+        _after_verify,
+        HookType.AFTER,
+        ("self", "vocab_size"),
+    ),
+    "sglang.srt.managers.scheduler.Scheduler._add_request_to_queue": (
+        _before_queue,
+        HookType.BEFORE,
+        ("self", "req"),
+    ),
+    "sglang.srt.model_executor.forward_batch_info.ForwardBatch.init_new": (
+        _after_init_new,
+        HookType.AFTER,
+        ("batch", "model_runner"),
+    ),
+    "sglang.srt.model_executor.model_runner.ModelRunner.sample": (
+        _before_sample,
+        HookType.BEFORE,
+        ("self", "logits_output", "forward_batch"),
+    ),
+}
+
+
+# ---------------------------------------------------------------- from SGLang's batch to ours
+
+
+def _step(forward_batch: Any, batch: Any, history: History, requests: list[Penalised | None]) -> Any:
+    """Load the requests whose prefill ends here, and prepare the step; `None` if no row of it is penalised."""
+    lengths = forward_batch.seq_lens_cpu.numpy()
+    if batch.forward_mode.is_decode():
+        return history.step(requests, lengths, None)
+    decoding = {id(req) for req in batch.decoding_reqs or ()}
+    newest_at = np.cumsum(batch.extend_lens) - 1
+    slots = batch.req_pool_indices_cpu.tolist()
+    loads = []
+    for row, (req, request) in enumerate(zip(batch.reqs, requests, strict=True)):
+        if id(req) in decoding:
+            continue
+        newest_at[row] = -1
+        tokens = req.full_untruncated_fill_ids
+        if lengths[row] != len(tokens):  # a chunk that is not the last: what is sampled after it is thrown away
+            requests[row] = None
+        elif request is not None:
+            params, prompt_length = req.sampling_params.custom_params, len(req.origin_input_ids)
+            loads.append((request, params, slots[row], tokens.tolist(), prompt_length))
+    if loads:
+        history.load(loads)
+    return history.step(requests, lengths, newest_at) if any(requests) else None
+
+
+def _history(runner: Any) -> History:
+    """The runner's histories, made when the first penalised request is there."""
+    history = getattr(runner, _HISTORY, None)
+    if history is None:
+        slots, context_length = runner.req_to_token_pool.req_to_token.shape
+        device = torch.device(runner.req_to_token_pool.req_to_token.device)
+        special: tuple[int, ...] = ()
+        if not server_settings().penalise_special_tokens:
+            model = runner.model_config
+            special = exempt_for_all(_process.tokenizer, model.hf_config, model.hf_generation_config)
+        settings = RequestSettings(server_settings(), special, slots, device)
+        history = History(settings, slots, context_length, device)
+        setattr(runner, _HISTORY, history)
+        _LOGGER.info("histories for %d slots on %s", slots, device)
+    return history

@@ -1,0 +1,80 @@
+"""Starts SGLang engines in their own processes: offline (`generate`) and as a server (`serve`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from processes import EngineFailed, run_task, serving
+from requests_and_truth import Request
+
+from lz_penalty import bundled_model
+
+__all__ = ["ENGINE", "RETRACT", "EngineFailed", "as_tasks", "generate", "serve"]
+
+HERE = Path(__file__).resolve().parent
+ENGINE = {
+    "model_path": str(bundled_model.path()),
+    "device": "cpu",
+    "dtype": "float32",
+    "attention_backend": "torch_native",
+    "sampling_backend": "pytorch",
+    "grammar_backend": "none",
+    "disable_cuda_graph": True,
+    "max_total_tokens": 20_000,
+}
+RETRACT = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "8"}  # SGLang's own way of testing that
+_FOLDERS = (HERE / "sglang_on_cpu", HERE / "spying", HERE, HERE.parent / "tests", HERE.parent / "src")
+_ENVIRONMENT = {
+    "SGLANG_USE_CPU_ENGINE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": os.pathsep.join(map(str, _FOLDERS)),
+}
+
+
+def as_tasks(requests: list[Request], **sampling: Any) -> list[dict[str, Any]]:
+    """The requests as `generate` takes them; `sampling` overrides each one's own."""
+    return [
+        {
+            "prompt": one.prompt,
+            "max_new_tokens": one.max_tokens,
+            "custom_params": one.fields,
+            **one.sampling,
+            **sampling,
+        }
+        for one in requests
+    ]
+
+
+def generate(
+    requests: list[dict[str, Any]], env: dict[str, str] | None = None, processor: bool = False, **engine: Any
+) -> dict[str, Any]:
+    """Run requests through `sglang.Engine`: `{"prompt": ids, **sampling parameters}`; see `offline.py`.
+
+    Args:
+        requests: the requests.
+        env: further environment variables.
+        processor: whether the requests bring `LZPenaltyLogitProcessor`.
+        engine: settings of the engine.
+
+    Returns:
+        `tokens`, the completions of every request, and `counts`, what `spying.py` has counted.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        counts = Path(folder, "counts.json")
+        task = {"engine": ENGINE | engine, "requests": requests, "processor": processor}
+        result = run_task(HERE / "offline.py", task, _ENVIRONMENT | {"SPYING": str(counts)} | (env or {}))
+        return result | {"counts": json.loads(counts.read_text()) if counts.exists() else {}}
+
+
+def serve(*options: str, env: dict[str, str] | None = None) -> AbstractContextManager[str]:
+    """An SGLang server in its own process; yields its address."""
+    command = ["sglang.launch_server", "--served-model-name", "bundled"]
+    for name, value in ENGINE.items():
+        command += ["--" + name.replace("_", "-")] + ([] if value is True else [str(value)])
+    return serving([*command, *options], _ENVIRONMENT | (env or {}))

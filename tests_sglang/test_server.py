@@ -1,0 +1,142 @@
+"""The HTTP server in its own process: concurrent requests, retraction, malformed settings, all three endpoints."""
+
+import asyncio
+import random
+import re
+from dataclasses import replace
+
+import httpx
+import pytest
+from engines import RETRACT, serve
+from malformed import malformed
+from requests_and_truth import check_all, mixed_requests
+
+from lz_penalty import LZPenaltyConfig
+
+# A cache of 900 tokens: about three requests at their longest, with up to 48 in the batch.
+SMALL = ("--max-running-requests", "48", "--max-total-tokens", "900", "--chunked-prefill-size", "128")
+SMALL += ("--enable-metrics",)
+SERVER = '{"default": {"lz_preset": "guarded", "lz_penalty": 0.2}, "max_window_size": 1024, "max_loop_window": 4096}'
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serve(*SMALL, env=RETRACT) as address:
+        yield address
+
+
+def client_of(address):
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    return httpx.AsyncClient(base_url=address, timeout=600, limits=limits)
+
+
+async def generate(client, request):
+    """Over SGLang's own endpoint."""
+    sampling = {"max_new_tokens": request.max_tokens, "custom_params": request.fields, **request.sampling}
+    reply = await client.post("/generate", json={"input_ids": request.prompt, "sampling_params": sampling})
+    assert reply.status_code == 200, reply.text
+    return reply.json()["output_ids"]
+
+
+async def complete(client, request):
+    """Over the OpenAI-compatible endpoint."""
+    body = {"model": "bundled", "prompt": request.prompt, "max_tokens": request.max_tokens, "return_token_ids": True}
+    fields = {} if request.fields is None else {"custom_params": request.fields}
+    reply = await client.post("/v1/completions", json=body | request.sampling | fields)
+    assert reply.status_code == 200, reply.text
+    return reply.json()["choices"][0]["token_ids"]
+
+
+async def refused(client, fields, chat):
+    body = {"custom_params": fields, "model": "bundled", "max_tokens": 2}
+    if chat:
+        body["messages"] = [{"role": "user", "content": "What is 2 + 3?"}]
+        return await client.post("/v1/chat/completions", json=body)
+    sampling = {"max_new_tokens": 2, "custom_params": fields}
+    return await client.post("/generate", json={"input_ids": [5, 6, 7], "sampling_params": sampling})
+
+
+async def retractions(client):
+    text = (await client.get("/metrics")).text
+    found = re.findall(r"^sglang:num_retracted_requests_total(?:{[^}]*})? (\S+)$", text, re.M)
+    return sum(map(float, found))
+
+
+def test_concurrent_requests_among_malformed_ones(server, model, tokenizer, special):
+    requests = mixed_requests(tokenizer, special, 120, seed=3)
+    bad = malformed(300)
+
+    async def run():
+        rng = random.Random(0)
+
+        async def good(client, number, request):
+            await asyncio.sleep(rng.random() * 8)
+            return await (generate if number % 2 else complete)(client, request)
+
+        async def wrong(client, number, fields):
+            await asyncio.sleep(rng.random() * 12)
+            return await refused(client, fields, chat=number % 2)
+
+        async with client_of(server) as client:
+            outputs, refusals = await asyncio.gather(
+                asyncio.gather(*(good(client, *one) for one in enumerate(requests))),
+                asyncio.gather(*(wrong(client, *one) for one in enumerate(bad))),
+            )
+            return outputs, refusals, await retractions(client)
+
+    outputs, refusals, retracted = asyncio.run(run())
+    for fields, reply in zip(bad, refusals, strict=True):
+        assert reply.status_code == 400, (fields, reply.status_code, reply.text)
+        assert any(name.removeprefix("lz_") in reply.text for name in fields), (fields, reply.text)
+    check_all(model, requests, outputs)
+    print(f"retractions: {retracted:.0f}")
+    assert retracted > 10
+
+
+@pytest.mark.parametrize(
+    ("custom", "message"),
+    [
+        ('{"lz_penalty": NaN}', "lz_penalty"),
+        ('{"lz_penalty": 1e999}', "lz_penalty"),
+        ('"lz_penalty"', "custom_params"),
+        ('["lz_penalty"]', "custom_params"),
+        ('{"lz_penalty": {"a": 1}}', "lz_penalty"),
+        ('{"lz_penalty": 0.1, "lz_window_size": true}', "lz_window_size"),
+        ('{"lz_penalty": 0.1, "lz_window_size": 1' + 40 * "0" + "}", "lz_window_size"),
+    ],
+)
+def test_what_json_can_hold(server, custom, message):
+    body = '{"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 2, "custom_params": ' + custom + "}}"
+    reply = httpx.post(server + "/generate", content=body, headers={"Content-Type": "application/json"}, timeout=60)
+    assert 400 <= reply.status_code < 500
+    assert message in reply.text or "JSON" in reply.text or "json" in reply.text, reply.text
+
+
+def test_beam_search_is_refused(server):
+    sampling = {"max_new_tokens": 2, "beam_width": 2, "n": 2, "custom_params": {"lz_penalty": 0.2}}
+    reply = httpx.post(server + "/generate", json={"input_ids": [5, 6, 7], "sampling_params": sampling}, timeout=60)
+    assert reply.status_code == 400
+    assert "not exact with beam search" in reply.text
+
+
+def test_server_default_caps_and_switching_off(model, tokenizer, special):
+    default = LZPenaltyConfig.guarded(strength=0.2, exempt_token_ids=special)
+    requests = mixed_requests(tokenizer, special, 10, seed=4)[:4]
+    asked = (None, {"lz_penalty": 0}, {"lz_window_size": 100}, {"lz_preset": "failsafe"})
+    failsafe = LZPenaltyConfig.failsafe(exempt_token_ids=special)
+    meant = (default, None, replace(default, window_size=100), failsafe)
+    for request, fields, config in zip(requests, asked, meant, strict=True):
+        request.fields, request.config = fields, config
+    tried = ({"lz_window_size": 1024}, {"lz_window_size": 1025}, {"lz_loop_window": 5000}, {"lz_x": 1})
+
+    async def run(address):
+        async with client_of(address) as client:
+            outputs = await asyncio.gather(*(complete(client, request) for request in requests))
+            return outputs, [await refused(client, fields, chat=True) for fields in tried]
+
+    with serve(env={"LZ_PENALTY_SERVER": SERVER}) as address:
+        outputs, replies = asyncio.run(run(address))
+    check_all(model, requests, outputs)
+    assert [reply.status_code for reply in replies] == [200, 400, 400, 400]
+    assert "lz_window_size = 1025: must be at most 1024, the cap of this server." in replies[1].text
+    assert "lz_loop_window = 5000: must be at most 4096" in replies[2].text
