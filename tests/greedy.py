@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from cases import settings_of
+from transformers import DynamicCache
 
 from lz_penalty import LZPenaltyConfig, reference
 from lz_penalty.engines.transformers import special_token_ids
@@ -18,23 +19,31 @@ PRESETS = {
 }
 
 
-@torch.no_grad()
 def plain_loop(model, prompt, config, new=NEW):
     """Greedy decoding of one sequence with the reference in Python; also the margin between the two best tokens."""
+    cache = DynamicCache()
+
+    @torch.no_grad()
+    def logits_after(tokens):
+        return model(torch.tensor([tokens]), past_key_values=cache).logits[0, -1].tolist()
+
+    return reference_loop(logits_after, prompt, config, model.generation_config.eos_token_id, new)
+
+
+def reference_loop(logits_after, prompt, config, end, new=NEW):
+    """The same over any engine's logits: `logits_after` takes the prompt, then every token that was chosen."""
     tokens, margins = list(prompt), []
-    end = model.generation_config.eos_token_id
-    for _ in range(new):
-        logits = model(torch.tensor([tokens])).logits[0, -1]
-        context = tokens if config is None or config.include_prompt else tokens[len(prompt) :]
-        scores = logits.tolist()
+    scores = logits_after(tokens)
+    while True:
         if config is not None:
+            context = tokens if config.include_prompt else tokens[len(prompt) :]
             scores = reference.penalise(scores, context, strength=config.strength, **settings_of(config))
-        first, second = torch.tensor(scores).topk(2).values.tolist()
+        second, first = sorted(scores)[-2:]
         margins.append(first - second)
-        tokens.append(max(range(len(scores)), key=scores.__getitem__))
-        if tokens[-1] == end:
-            break
-    return tokens[len(prompt) :], margins
+        tokens.append(scores.index(first))
+        if tokens[-1] == end or len(margins) == new:
+            return tokens[len(prompt) :], margins
+        scores = logits_after(tokens[-1:])
 
 
 def assert_same(got, want, margins):

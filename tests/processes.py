@@ -21,18 +21,20 @@ class EngineFailed(Exception):
     """The engine's process ended with an error; the message is what it had printed."""
 
 
-def run_task(script: Path, task: dict[str, Any], env: dict[str, str]) -> dict[str, Any]:
-    """What `python SCRIPT TASK.json RESULT.json` has written to its result."""
+def run_task(
+    script: Path, task: dict[str, Any], env: dict[str, str], python: Path | str = sys.executable, seconds: int = 400
+) -> dict[str, Any]:
+    """What `PYTHON SCRIPT TASK.json RESULT.json` has written to its result."""
     with tempfile.TemporaryDirectory() as folder:
         given, result = Path(folder, "task.json"), Path(folder, "result.json")
         given.write_text(json.dumps(task))
         done = subprocess.run(
-            [sys.executable, script, given, result],
+            [python, script, given, result],
             env=os.environ | env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=400,
+            timeout=seconds,
             check=False,
         )
         if done.returncode or not result.exists():

@@ -10,7 +10,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # cases.py, greedy.py
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from llama_cpp import Llama
+from decoding import loaded
 from make_gguf import make_gguf
 
 pytest_plugins = ["bundled_fixtures"]  # of the reference loop
@@ -25,4 +25,4 @@ def gguf_path(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def llm(gguf_path):
-    return Llama(str(gguf_path), n_ctx=1024, n_threads=1, verbose=False, logits_all=True)
+    return loaded(gguf_path)

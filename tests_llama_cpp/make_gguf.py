@@ -1,10 +1,12 @@
 """Write the bundled model as a GGUF file: `python make_gguf.py OUT.gguf`. Float32, so that engines can be compared."""
 
+import ctypes
 import json
 import sys
 from pathlib import Path
 
 import gguf
+import llama_cpp
 import numpy as np
 from safetensors.torch import load_file
 
@@ -50,6 +52,16 @@ def make_gguf(out: Path, vocab_size: int | None = None) -> Path:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    return out
+
+
+def quantised(source: Path, kind: str) -> Path:
+    """The file quantised by llama.cpp itself, beside it; returns the path. Kinds as llama.cpp names them: Q8_0, Q4_K_M."""
+    out = source.with_suffix(f".{kind}.gguf")
+    settings = llama_cpp.llama_model_quantize_default_params()
+    settings.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind}")
+    if llama_cpp.llama_model_quantize(bytes(source), bytes(out), ctypes.byref(settings)):
+        raise RuntimeError(f"llama.cpp could not quantise {source} as {kind}")
     return out
 
 

@@ -1,9 +1,8 @@
 """llama-cpp-python's own functions with the processor: the same tokens as the Python reference, token for token."""
 
-from itertools import islice
-
 import numpy as np
 import pytest
+from decoding import by_generate
 from greedy import NEW, PRESETS, assert_same
 from llama_cpp import LogitsProcessorList
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
@@ -11,34 +10,22 @@ from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 from lz_penalty import LZPenaltyConfig, LZPenaltyError
 from lz_penalty.engines.llama_cpp import LZPenaltyProcessors, special_ids
 
-GREEDY = {"temp": 0.0, "repeat_penalty": 1.0}
-
 
 @pytest.fixture(params=PRESETS, ids=str)
 def config(request):
     return PRESETS[request.param]
 
 
-def decoded(llm, prompt, processors=None):
-    """What `Llama.generate` yields, up to the end token."""
-    out = []
-    for token in islice(llm.generate(prompt, logits_processor=processors, **GREEDY), NEW):
-        out.append(token)
-        if token == llm.token_eos():
-            break
-    return out
-
-
 def test_the_models_agree_and_the_penalty_matters(llm, prompts, truth):
     for prompt in prompts:
-        assert_same(decoded(llm, prompt), *truth(prompt, None))
+        assert_same(by_generate(llm, prompt), *truth(prompt, None))
     assert any(truth(prompt, None)[0] != truth(prompt, PRESETS["paper"])[0] for prompt in prompts)
 
 
 @pytest.mark.parametrize("native", [True, False])
 def test_generate(llm, prompts, truth, config, native):
     for prompt in prompts:
-        assert_same(decoded(llm, prompt, LZPenaltyProcessors(llm, config, native=native)), *truth(prompt, config))
+        assert_same(by_generate(llm, prompt, LZPenaltyProcessors(llm, config, native=native)), *truth(prompt, config))
 
 
 @pytest.mark.parametrize("native", [True, False])
@@ -46,7 +33,7 @@ def test_without_the_prompt(llm, prompts, truth, native):
     config = LZPenaltyConfig.sglang()
     for prompt in prompts:
         processors = LZPenaltyProcessors(llm, config, prompt_length=len(prompt), native=native)
-        assert_same(decoded(llm, prompt, processors), *truth(prompt, config))
+        assert_same(by_generate(llm, prompt, processors), *truth(prompt, config))
 
 
 def test_special_tokens(llm, tokenizer):

@@ -6,7 +6,8 @@ import cases
 import llama_cpp
 import numpy as np
 import pytest
-from greedy import NEW, PRESETS, assert_same
+from decoding import by_chain, chained, with_history
+from greedy import PRESETS, assert_same
 from llama_cpp._internals import LlamaSampler
 
 from lz_penalty import LZPenaltyConfig, LZPenaltyError, reference
@@ -16,43 +17,17 @@ from lz_penalty.engines.llama_sampler import native_sampler
 from lz_penalty.errors import BackendUnavailableError
 
 
-def with_history(llm, config, tokens, **options):
-    penalty = native_sampler(llm, config, **options)
-    for token in tokens:
-        llama_cpp.llama_sampler_accept(penalty, token)
-    return penalty
-
-
-def decoded(llm, prompt, chain, new=NEW):
-    """Greedy decoding with a chain."""
-    llm.reset()
-    llm.eval(prompt)
-    out = []
-    while len(out) < new and (not out or out[-1] != llm.token_eos()):
-        out.append(chain.sample(llm._ctx, -1))
-        llm.eval([out[-1]])
-    return out
-
-
-def chained(*samplers):
-    chain = LlamaSampler()
-    for sampler in samplers:
-        llama_cpp.llama_sampler_chain_add(chain.sampler, sampler)
-    chain.add_greedy()
-    return chain
-
-
 @pytest.mark.parametrize("preset", PRESETS)
 def test_chain(llm, prompts, truth, preset):
     config = PRESETS[preset]
     for prompt in prompts:
-        assert_same(decoded(llm, prompt, chained(with_history(llm, config, prompt))), *truth(prompt, config))
+        assert_same(by_chain(llm, prompt, chained(with_history(llm, config, prompt))), *truth(prompt, config))
 
 
 def test_without_the_prompt(llm, prompts, truth):
     config = LZPenaltyConfig.sglang()
     for prompt in prompts:
-        assert_same(decoded(llm, prompt, chained(native_sampler(llm, config))), *truth(prompt, config))
+        assert_same(by_chain(llm, prompt, chained(native_sampler(llm, config))), *truth(prompt, config))
 
 
 def test_a_clone_goes_on_and_a_reset_forgets(llm, prompts, truth):
@@ -62,11 +37,11 @@ def test_a_clone_goes_on_and_a_reset_forgets(llm, prompts, truth):
     llama_cpp.llama_sampler_free(clone.sampler)
     clone.sampler = llama_cpp.llama_sampler_clone(chain.sampler)
     chain.close()  # frees the first; the clone has its own memory
-    assert_same(decoded(llm, prompt, clone), *truth(prompt, config))
+    assert_same(by_chain(llm, prompt, clone), *truth(prompt, config))
     llama_cpp.llama_sampler_reset(clone.sampler)
     for token in prompt:
         llama_cpp.llama_sampler_accept(clone.sampler, token)
-    assert_same(decoded(llm, prompt, clone), *truth(prompt, config))
+    assert_same(by_chain(llm, prompt, clone), *truth(prompt, config))
 
 
 # ---------------------------------------------------------------- candidates in any order
