@@ -206,6 +206,35 @@ def test_without_a_compiler_there_is_a_message_and_none(changes, tmp_path):
     assert "found: install a C compiler" in done.stderr
 
 
+def test_a_library_that_cannot_be_loaded_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv(building.CACHE_VARIABLE, str(tmp_path))
+    building.build("library.c", include_dir()).write_bytes(b"not a library")
+    with pytest.raises(BackendUnavailableError, match=r"cannot be loaded \(.*\): remove it, or set LZ_PENALTY_CACHE"):
+        building.load("library.c", include_dir())
+
+
+def test_a_cache_that_cannot_be_made_is_told(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(building.CACHE_VARIABLE, str(tmp_path / "file" / "cache"))
+    with pytest.raises(BackendUnavailableError, match=r"the cache cannot be made \(.*\): set LZ_PENALTY_CACHE"):
+        building.build("library.c", include_dir())
+
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv(building.CACHE_VARIABLE)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(BackendUnavailableError, match="Could not determine home directory"):
+        building.build("library.c", include_dir())
+
+
+def test_only_where_compilers_are_as_expected(monkeypatch):
+    monkeypatch.setattr(building, "os", type("os", (), {"name": "nt"}))
+    with pytest.raises(BackendUnavailableError, match="for Linux and macOS"):
+        building.build("library.c", include_dir())
+
+
 def test_loading_says_nothing_where_it_works(caplog):
     with caplog.at_level(logging.WARNING):
         assert NativePenalty.load(LZPenaltyConfig()) is not None

@@ -14,8 +14,12 @@ GREEDY = {"temp": 0.0, "repeat_penalty": 1.0}
 
 
 def loaded(path, n_ctx=1024):
-    """One thread also for prompts: on a busy machine llama.cpp's threads wait for each other, and take 20 times as long."""
-    return Llama(str(path), n_ctx=n_ctx, n_threads=1, n_threads_batch=1, verbose=False)
+    """A model with its cache of keys and values in float32: by default it is float16, which moves logits by thousandths.
+
+    One thread also for prompts: on a busy machine llama.cpp's threads wait for each other, and take 20 times as long.
+    """
+    cache = {"type_k": llama_cpp.GGML_TYPE_F32, "type_v": llama_cpp.GGML_TYPE_F32}
+    return Llama(str(path), n_ctx=n_ctx, n_threads=1, n_threads_batch=1, verbose=False, **cache)
 
 
 def by_generate(llm, prompt, processors=None, new=NEW):

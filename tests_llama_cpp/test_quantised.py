@@ -1,13 +1,11 @@
 """Quantised models: the same tokens as a loop in Python over the engine's own logits, with the reference."""
 
-from dataclasses import replace
-
 import pytest
 from decoding import by_chain, by_generate, by_reference, chained, loaded, with_history
 from greedy import PRESETS, assert_same
 from make_gguf import quantised
 
-from lz_penalty.engines.llama_cpp import LZPenaltyProcessors, special_ids
+from lz_penalty.engines.llama_cpp import LZPenaltyProcessors, exempting_special
 
 
 @pytest.fixture(scope="module", params=["Q8_0", "Q4_K_M", "Q2_K"])
@@ -20,7 +18,7 @@ def small(request, gguf_path):
 @pytest.mark.parametrize("preset", [None, *PRESETS])
 def test_the_same_tokens(small, prompts, preset):
     config = preset and PRESETS[preset]
-    exempt = config and replace(config, exempt_token_ids=special_ids(small))
+    exempt = config and exempting_special(config, small)
     for prompt in prompts:
         want = by_reference(small, prompt, exempt)
         assert_same(by_generate(small, prompt, config and LZPenaltyProcessors(small, config)), *want)

@@ -11,10 +11,7 @@ from greedy import PRESETS, assert_same
 from llama_cpp._internals import LlamaSampler
 
 from lz_penalty import LZPenaltyConfig, LZPenaltyError, reference
-from lz_penalty.engines import llama_sampler
-from lz_penalty.engines.llama_cpp import special_ids
 from lz_penalty.engines.llama_sampler import native_sampler
-from lz_penalty.errors import BackendUnavailableError
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -81,20 +78,6 @@ def test_a_long_history_is_kept_as_far_as_it_matters(llm):
     np.testing.assert_allclose(got, want, atol=1e-5)
 
 
-# ---------------------------------------------------------------- what does not fit
-
-
-def test_another_interface_is_refused(llm, monkeypatch):
-    llama_sampler._library.cache_clear()
-    monkeypatch.setattr(llama_sampler, "_layout", lambda: (48, 40, 16, 12, 4, 32, 24))
-    with pytest.raises(BackendUnavailableError, match="another sampler interface"):
-        native_sampler(llm, LZPenaltyConfig())
-    monkeypatch.setattr(llama_sampler, "_FUNCTIONS", llama_sampler._FUNCTIONS[:6])
-    with pytest.raises(BackendUnavailableError, match="another sampler interface"):
-        native_sampler(llm, LZPenaltyConfig())
-
-
 def test_bad_config_is_refused(llm):
     with pytest.raises(LZPenaltyError, match="must be an LZPenaltyConfig"):
         native_sampler(llm, "guarded")
-    assert special_ids(llm)

@@ -11,6 +11,7 @@ import urllib.request
 
 import pytest
 from greedy import NEW, PRESETS
+from malformed import malformed
 
 from lz_penalty import LZPenaltyConfig
 
@@ -114,6 +115,17 @@ def test_bad_fields_are_refused(server, path, fields, message):
     code, answer = refused(f"{server}/{path}", {"prompt": "a", "messages": [{"role": "user", "content": "a"}]} | fields)
     assert code == 400
     assert message in json.loads(answer)["error"]["message"]
+
+
+def test_malformed_fields_are_refused_and_the_server_goes_on(server, tokenizer, prompts, truth):
+    for fields in malformed(300):
+        code, answer = refused(f"{server}/completions", {"prompt": "a", "max_tokens": 1} | fields)
+        assert code == 400, fields
+        assert json.loads(answer)["error"]["message"]
+    deep = urllib.request.Request(f"{server}/completions", b"[" * 100_000, {"Authorization": f"Bearer {KEY}"})
+    with pytest.raises(urllib.error.HTTPError):
+        urllib.request.urlopen(deep, timeout=60)
+    test_fields_take_effect_per_request(server, tokenizer, prompts, truth)
 
 
 def test_the_key_is_asked_for(server):

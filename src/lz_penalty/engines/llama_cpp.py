@@ -9,22 +9,29 @@ same. So everything that can be wrong is checked before the first call.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import llama_cpp
 import numpy as np
 from llama_cpp import Llama, LogitsProcessorList
 
-from lz_penalty.checks import MAX_TOKEN_ID, integer
+from lz_penalty.checks import MAX_TOKEN_ID, MAX_TOKEN_IDS, integer
 from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.engines.special_tokens import special_token_ids
-from lz_penalty.errors import LZPenaltyError, show
+from lz_penalty.errors import BackendUnavailableError, LZPenaltyError, show
 from lz_penalty.native import NativePenalty
 from lz_penalty.ops import apply_lz_penalty_
+from lz_penalty.packing import pack_configs
 
-__all__ = ["LZPenaltyProcessors", "special_ids"]
+__all__ = ["LZPenaltyProcessors", "exempting_special", "special_ids"]
+
+_LOGGER = logging.getLogger("lz_penalty")
+_FUNCTIONS = ("llama_model_get_vocab", "llama_vocab_get_attr", "llama_vocab_get_text", "llama_vocab_is_eog")
+_vocabularies: WeakKeyDictionary[Llama, _Vocabulary] = WeakKeyDictionary()
 
 
 class LZPenaltyProcessors(LogitsProcessorList):
@@ -66,7 +73,7 @@ class LZPenaltyProcessors(LogitsProcessorList):
                 "include_prompt=True."
             )
         if not penalise_special_tokens:
-            config = replace(config, exempt_token_ids=(*config.exempt_token_ids, *special_ids(llm)))
+            config = exempting_special(config, llm)
         self.config = config
         self._start = 0 if config.include_prompt else prompt_length or 0
         self._penalise = _penaliser(config, native)
@@ -90,36 +97,64 @@ def _penaliser(config: LZPenaltyConfig, native: bool | None) -> Callable[[np.nda
         compiled = NativePenalty(config) if native else NativePenalty.load(config)
         if compiled is not None:
             return compiled.apply_
-    config = replace(config, include_prompt=True)  # the tokens come without a prompt that is left out
+    packed = pack_configs(replace(config, include_prompt=True))  # the tokens come without a prompt that is left out
+    checked = False
 
     def apply(scores: np.ndarray, tokens: np.ndarray) -> None:
-        apply_lz_penalty_(scores[None], tokens[None], config=config)
+        nonlocal checked
+        apply_lz_penalty_(scores[None], tokens[None], config=packed, check=not checked)
+        checked = True  # llama-cpp-python hands over arrays of one layout
 
     return apply
 
 
 def special_ids(llm: Llama) -> tuple[int, ...]:
     """The ids of control tokens, of tokens that end a turn, and of thinking and chat-template markers."""
-    return special_token_ids(_Vocabulary(llm))
+    return special_token_ids(_vocabulary(llm))
+
+
+def exempting_special(config: LZPenaltyConfig, llm: Llama) -> LZPenaltyConfig:
+    """The config with the special tokens exempt; as many as a config can hold, those that end a turn first."""
+    special, room = special_ids(llm), MAX_TOKEN_IDS - len(config.exempt_token_ids)
+    if len(special) > room:
+        _LOGGER.warning("the model has %d special tokens: only %d of them are exempt", len(special), room)
+        special = tuple(sorted(special, key=lambda token: token not in _vocabulary(llm).ends)[:room])
+    return replace(config, exempt_token_ids=(*config.exempt_token_ids, *special))
 
 
 class _Vocabulary:
     """A GGUF vocabulary, as `special_token_ids` asks for one."""
 
     def __init__(self, llm: Llama) -> None:
+        missing = [name for name in _FUNCTIONS if not hasattr(llama_cpp, name)]
+        if missing:
+            raise BackendUnavailableError(
+                f"llama-cpp-python {llama_cpp.__version__} has no {', '.join(missing)}: use 0.3.36 or later, or "
+                "penalise_special_tokens=True."
+            )
         vocab = llama_cpp.llama_model_get_vocab(llm._model.model)
         self.chat_template = llm.metadata.get("tokenizer.chat_template")
+        self.ends: set[int] = set()
         self.all_special_ids: list[int] = []
         self.added: dict[str, int] = {}
         for token in range(llm.n_vocab()):
             attributes = llama_cpp.llama_vocab_get_attr(vocab, token)
-            if attributes & llama_cpp.LLAMA_TOKEN_ATTR_CONTROL or llama_cpp.llama_vocab_is_eog(vocab, token):
+            if llama_cpp.llama_vocab_is_eog(vocab, token):
+                self.ends.add(token)
+            if token in self.ends or attributes & llama_cpp.LLAMA_TOKEN_ATTR_CONTROL:
                 self.all_special_ids.append(token)
             elif attributes & llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED:
                 self.added[llama_cpp.llama_vocab_get_text(vocab, token).decode(errors="replace")] = token
 
     def get_added_vocab(self) -> dict[str, int]:
         return self.added
+
+
+def _vocabulary(llm: Llama) -> _Vocabulary:
+    """Of each model once: a tenth of a second for a large vocabulary, too long for every request of a server."""
+    if llm not in _vocabularies:
+        _vocabularies[llm] = _Vocabulary(llm)
+    return _vocabularies[llm]
 
 
 def _refuse_lists_that_drop_us(llm: Llama) -> None:

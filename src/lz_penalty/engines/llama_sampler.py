@@ -11,7 +11,6 @@ C and C++ programs include `lz_penalty_llama.h` instead (see `lz_penalty.native.
 from __future__ import annotations
 
 import ctypes
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,10 +18,10 @@ import llama_cpp
 from llama_cpp import Llama
 
 from lz_penalty.config import LZPenaltyConfig
-from lz_penalty.engines.llama_cpp import special_ids
+from lz_penalty.engines.llama_cpp import exempting_special
 from lz_penalty.errors import BackendUnavailableError, LZPenaltyError, show
 from lz_penalty.native import NativeSettings, include_dir, native_settings
-from lz_penalty.native.building import build
+from lz_penalty.native.building import load
 
 __all__ = ["native_sampler"]
 
@@ -46,7 +45,7 @@ def native_sampler(llm: Llama, config: LZPenaltyConfig, *, penalise_special_toke
     if not isinstance(config, LZPenaltyConfig):
         raise LZPenaltyError(f"config = {show(config)}: must be an LZPenaltyConfig, such as LZPenaltyConfig.guarded().")
     if not penalise_special_tokens:
-        config = replace(config, exempt_token_ids=(*config.exempt_token_ids, *special_ids(llm)))
+        config = exempting_special(config, llm)
     init = ctypes.cast(llama_cpp.llama_cpp._lib.llama_sampler_init, ctypes.c_void_p)
     address = _library().lz_penalty_llama_new(init, native_settings(config), llm.n_vocab())
     if not address:
@@ -58,7 +57,7 @@ def native_sampler(llm: Llama, config: LZPenaltyConfig, *, penalise_special_toke
 def _library() -> Any:
     """The compiled sampler, once it is known to fit the llama.cpp that is loaded."""
     _check_functions()
-    library = ctypes.CDLL(str(build("llama_sampler.c", include_dir())))
+    library = load("llama_sampler.c", include_dir())
     ours = (ctypes.c_size_t * 7)()
     library.lz_penalty_llama_abi(ours)
     if tuple(ours) != _layout():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.errors import BackendUnavailableError, LZPenaltyError, show
-from lz_penalty.native.building import build
+from lz_penalty.native.building import load
 
 __all__ = ["NativePenalty", "include_dir", "native_settings"]
 
@@ -73,7 +74,7 @@ class NativePenalty:
         config: the settings. `include_prompt` is the caller's part: hand over the tokens that count.
 
     Raises:
-        BackendUnavailableError: there is no compiler, or it failed, or the cache cannot be trusted.
+        BackendUnavailableError: no compiler, or it failed, or the cache cannot be used or trusted.
     """
 
     def __init__(self, config: LZPenaltyConfig) -> None:
@@ -123,21 +124,17 @@ class NativePenalty:
             raise LZPenaltyError(f"lz_penalty.h: {self._library.lz_penalty_error(code).decode()}.")
 
 
-_loaded: list[Any] = []
-
-
+@lru_cache(maxsize=None)
 def _library() -> Any:
     """The compiled header, loaded once per process."""
-    if not _loaded:
-        library = ctypes.CDLL(str(build("library.c", include_dir())))
-        pointer, size = ctypes.c_void_p, ctypes.c_size_t
-        settings = ctypes.POINTER(NativeSettings)
-        library.lz_penalty_check.argtypes = [settings]
-        library.lz_penalty_error.argtypes = [ctypes.c_int]
-        library.lz_penalty_error.restype = ctypes.c_char_p
-        library.lz_penalty_size.argtypes = [settings]
-        library.lz_penalty_size.restype = size
-        library.lz_penalty_init.argtypes = [pointer, size, settings, pointer]
-        library.lz_penalty_apply.argtypes = [pointer, pointer, size, ctypes.c_int32, pointer, size]
-        _loaded.append(library)
-    return _loaded[0]
+    library = load("library.c", include_dir())
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    settings = ctypes.POINTER(NativeSettings)
+    library.lz_penalty_check.argtypes = [settings]
+    library.lz_penalty_error.argtypes = [ctypes.c_int]
+    library.lz_penalty_error.restype = ctypes.c_char_p
+    library.lz_penalty_size.argtypes = [settings]
+    library.lz_penalty_size.restype = size
+    library.lz_penalty_init.argtypes = [pointer, size, settings, pointer]
+    library.lz_penalty_apply.argtypes = [pointer, pointer, size, ctypes.c_int32, pointer, size]
+    return library

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import platform
@@ -14,11 +15,26 @@ from pathlib import Path
 
 from lz_penalty.errors import BackendUnavailableError
 
-__all__ = ["CACHE_VARIABLE", "build"]
+__all__ = ["CACHE_VARIABLE", "build", "load"]
 
 CACHE_VARIABLE = "LZ_PENALTY_CACHE"
 _FLAGS = ("-std=c99", "-O2", "-fPIC", "-shared")
 _SECONDS = 120
+
+
+def load(source: str, folder: Path) -> ctypes.CDLL:
+    """The same as `build`, loaded.
+
+    Raises:
+        BackendUnavailableError: as `build`; or it cannot be loaded, as from a file system that allows no programs.
+    """
+    path = build(source, folder)
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise BackendUnavailableError(
+            f"{path} cannot be loaded ({error}): remove it, or set {CACHE_VARIABLE} to a folder from which programs may run."
+        ) from error
 
 
 def build(source: str, folder: Path) -> Path:
@@ -30,6 +46,8 @@ def build(source: str, folder: Path) -> Path:
     Raises:
         BackendUnavailableError: no compiler, one that fails, or a cache that somebody else may write to.
     """
+    if os.name != "posix":
+        raise BackendUnavailableError(f"compiling on demand is for Linux and macOS; this is {platform.system()}.")
     compiler = _compiler()
     key = hashlib.sha256(repr((source, _FLAGS, compiler, platform.machine(), platform.system())).encode())
     for file in sorted(folder.glob("*.[ch]")):
@@ -58,12 +76,14 @@ def _compiler() -> list[str]:
 
 def _cache() -> Path:
     """The cache's folder, made if need be, readable and writable by nobody else."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    cache = Path(os.environ.get(CACHE_VARIABLE) or base / "lz-penalty")
+    given = os.environ.get(CACHE_VARIABLE)
     try:
+        cache = Path(given or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "lz-penalty"))
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise BackendUnavailableError(f"the cache {cache} cannot be made ({error}): set {CACHE_VARIABLE}.") from error
+    except (OSError, RuntimeError) as error:  # the latter where the user has no home
+        raise BackendUnavailableError(
+            f"the cache cannot be made ({error}): set {CACHE_VARIABLE} to a folder."
+        ) from error
     _refuse_unless_ours(cache)
     return cache
 
@@ -82,9 +102,10 @@ def _refuse_unless_ours(path: Path) -> None:
 
 def _compile(compiler: list[str], source: Path, target: Path) -> None:
     """Compile into a file beside the target, then put it in place at once: other processes see all of it or nothing."""
-    descriptor, name = tempfile.mkstemp(suffix=".so", dir=target.parent)
-    os.close(descriptor)
+    name = ""
     try:
+        descriptor, name = tempfile.mkstemp(suffix=".so", dir=target.parent)
+        os.close(descriptor)
         command = [*compiler, *_FLAGS, str(source), "-o", name, "-lm"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
         if done.returncode:
@@ -95,4 +116,5 @@ def _compile(compiler: list[str], source: Path, target: Path) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BackendUnavailableError(f"{' '.join(compiler)} could not compile {source.name}: {error}") from error
     finally:
-        Path(name).unlink(missing_ok=True)
+        if name:
+            Path(name).unlink(missing_ok=True)

@@ -1,0 +1,93 @@
+"""What is missing or does not fit is told, and the penalty is applied by Python: the same tokens, never a crash."""
+
+import logging
+
+import llama_cpp
+import pytest
+from decoding import by_generate
+from greedy import PRESETS, assert_same
+
+from lz_penalty import LZPenaltyConfig, native
+from lz_penalty.engines import llama_cpp as engine
+from lz_penalty.engines import llama_sampler
+from lz_penalty.engines.llama_cpp import LZPenaltyProcessors, exempting_special, special_ids
+from lz_penalty.engines.llama_sampler import native_sampler
+from lz_penalty.errors import BackendUnavailableError
+from lz_penalty.native import building
+
+
+@pytest.fixture
+def fresh(monkeypatch, tmp_path):
+    """As in a new process of a new user: nothing is loaded and nothing cached."""
+    monkeypatch.setenv(building.CACHE_VARIABLE, str(tmp_path / "cache"))
+    native._library.cache_clear()
+    llama_sampler._library.cache_clear()
+    yield tmp_path / "cache"
+    native._library.cache_clear()
+    llama_sampler._library.cache_clear()
+
+
+def no_compiler(monkeypatch, cache):
+    monkeypatch.setenv("CC", "no-such-compiler")
+
+
+def broken_library(monkeypatch, cache):
+    for source in ("library.c", "llama_sampler.c"):
+        building.build(source, native.include_dir()).write_bytes(b"not a library")
+
+
+def no_cache(monkeypatch, cache):
+    cache.write_text("a file where the folder should be")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (no_compiler, "'no-such-compiler' was not found: install a C compiler"),
+        (broken_library, "cannot be loaded"),
+        (no_cache, "the cache cannot be made"),
+    ],
+)
+def test_what_cannot_be_compiled_runs_in_python(llm, prompts, truth, fresh, monkeypatch, caplog, damage, message):
+    damage(monkeypatch, fresh)
+    config = PRESETS["guarded"]
+    with caplog.at_level(logging.WARNING):
+        processors = LZPenaltyProcessors(llm, config)
+    assert message in caplog.text
+    assert_same(by_generate(llm, prompts[1], processors), *truth(prompts[1], config))
+    with pytest.raises(BackendUnavailableError, match=message):
+        LZPenaltyProcessors(llm, config, native=True)
+    with pytest.raises(BackendUnavailableError, match=message):
+        native_sampler(llm, config)
+
+
+def test_another_sampler_interface_is_refused_before_anything_is_loaded(llm, prompts, truth, fresh, monkeypatch):
+    monkeypatch.setattr(llama_sampler, "_FUNCTIONS", llama_sampler._FUNCTIONS[:6])
+    with pytest.raises(BackendUnavailableError, match=r"another sampler interface .*: use LZPenaltyProcessors"):
+        native_sampler(llm, LZPenaltyConfig())
+    assert not fresh.exists()
+    config = PRESETS["paper"]
+    assert_same(by_generate(llm, prompts[1], LZPenaltyProcessors(llm, config)), *truth(prompts[1], config))
+
+
+def test_another_layout_is_refused(llm, monkeypatch):
+    llama_sampler._library.cache_clear()
+    monkeypatch.setattr(llama_sampler, "_layout", lambda: (48, 40, 16, 12, 4, 32, 24))
+    with pytest.raises(BackendUnavailableError, match="another sampler interface"):
+        native_sampler(llm, LZPenaltyConfig())
+
+
+def test_a_version_that_cannot_tell_special_tokens_is_named(llm, monkeypatch):
+    monkeypatch.delattr(llama_cpp, "llama_vocab_is_eog")
+    monkeypatch.setattr(engine, "_vocabularies", {})
+    with pytest.raises(BackendUnavailableError, match=r"has no llama_vocab_is_eog: use 0\.3\.36 or later"):
+        LZPenaltyProcessors(llm, LZPenaltyConfig())
+    assert len(LZPenaltyProcessors(llm, LZPenaltyConfig(), penalise_special_tokens=True)) == 1
+
+
+def test_more_special_tokens_than_a_config_holds(llm, monkeypatch, caplog):
+    """Those that end a text stay exempt."""
+    assert len(special_ids(llm)) > 2
+    monkeypatch.setattr(engine, "MAX_TOKEN_IDS", 2)
+    assert exempting_special(LZPenaltyConfig(exempt_token_ids=(7,)), llm).exempt_token_ids == (llm.token_eos(), 7)
+    assert "only 1 of them are exempt" in caplog.text
