@@ -9,11 +9,11 @@ MLX    := .venv-mlx
 LLAMA  := .venv-llama-cpp
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm test-sglang test-mlx test-llama-cpp bench-llama-cpp soak-vllm fuzz-native check bench format \
+.PHONY: help demo test test-vllm test-sglang test-mlx test-llama-cpp bench-llama-cpp matrix soak-vllm fuzz-native check bench format \
 	clean
 
 help:             ## this list
-	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 # torch first: any other order lets pip take a build with gigabytes of CUDA packages.
 $(STAMP): pyproject.toml constraints.txt
@@ -79,6 +79,10 @@ test-llama-cpp: $(LLAMA)/.installed  ## the llama.cpp processor, sampler and ser
 
 bench-llama-cpp: $(LLAMA)/.installed  ## what the penalty costs in llama.cpp
 	$(LLAMA)/bin/python benchmarks/llama_cpp_engine.py --out benchmarks/results/llama_cpp.json
+
+# vLLM and SGLang where `make test-vllm` and `make test-sglang` have been here.
+matrix: $(STAMP) $(MLX)/.installed $(LLAMA)/.installed  ## the same prompts through every engine: are the tokens the same?
+	$(BIN)/python benchmarks/matrix.py --out benchmarks/results/matrix.json
 
 fuzz-native:      ## a million generated cases for the C header, under AddressSanitizer and UBSan
 	mkdir -p build

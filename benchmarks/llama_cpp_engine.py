@@ -2,7 +2,8 @@
 
     python benchmarks/llama_cpp_engine.py --out benchmarks/results/llama_cpp.json
 
-Interleaved in one run: only the ratios mean something on a machine that does other work too.
+Interleaved in one run: only the ratios mean something on a machine that does other work too. Ends with an error where a claim
+does not hold.
 """
 
 from __future__ import annotations
@@ -14,21 +15,28 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import llama_cpp
-import numpy as np
-from llama_cpp import Llama
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:] = [path for path in sys.path if Path(path).resolve() != ROOT / "benchmarks"]  # `cuda.py` shadows a package
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests_llama_cpp")]
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests_llama_cpp"))
-from make_gguf import make_gguf
+import llama_cpp  # noqa: E402
+import numpy as np  # noqa: E402
+from decoding import loaded, with_history  # noqa: E402
+from llama_cpp import Llama  # noqa: E402
+from make_gguf import make_gguf  # noqa: E402
 
-from lz_penalty import LZPenaltyConfig
-from lz_penalty.engines.llama_cpp import LZPenaltyProcessors
-from lz_penalty.engines.llama_sampler import native_sampler
+from benchmarks.workload import machine  # noqa: E402
+from lz_penalty import LZPenaltyConfig  # noqa: E402
+from lz_penalty.engines.llama_cpp import LZPenaltyProcessors  # noqa: E402
 
 VOCAB = 151_936
-ROUNDS = 60
+WINDOWS = (512, 32_768)
+ROUNDS = 200
+SAMPLE = "sample()"
 
 
 def text_like(n: int) -> list[int]:
@@ -36,63 +44,89 @@ def text_like(n: int) -> list[int]:
     return (np.random.default_rng(0).zipf(1.2, n) % VOCAB).astype(int).tolist()
 
 
-def microseconds(call) -> float:
+def microseconds(call: Callable[[], Any]) -> float:
     begin = time.perf_counter()
     call()
     return (time.perf_counter() - begin) * 1e6
 
 
-def medians(calls: dict) -> dict[str, float]:
+def medians(measures: dict[str, Callable[[], float]]) -> dict[str, float]:
     """Medians of interleaved rounds, after some to warm up."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
+    times: dict[str, list[float]] = {name: [] for name in measures}
     for _ in range(ROUNDS + 5):
-        for name, call in calls.items():
-            times[name].append(microseconds(call))
+        for name, measure in measures.items():
+            times[name].append(measure())
     return {name: round(statistics.median(all_[5:]), 1) for name, all_ in times.items()}
 
 
-def processor_costs(llm: Llama) -> dict:
-    """`Llama.sample()` as it is by default, and the processor alone on the scores that it is handed."""
+def processor_costs(llm: Llama) -> dict[str, float]:
+    """`Llama.sample()` with its defaults as `generate` calls it, and what each processor takes inside it."""
     llm.reset()
     llm.eval(text_like(900))
-    scores = np.zeros(VOCAB, dtype=[("id", np.int32), ("logit", np.float32), ("p", np.float32)])["logit"]
-    ids = llm._input_ids
-    calls: dict = {"sample()": lambda: llm.sample()}
+    measures = {SAMPLE: sampling(llm, None)}
     for name, config in {"paper": LZPenaltyConfig(), "guarded": LZPenaltyConfig.guarded()}.items():
         for kind, native in {"C": True, "Python": False}.items():
-            processors = LZPenaltyProcessors(llm, config, native=native)
-            calls[f"processor, {name}, {kind}"] = lambda processors=processors: processors[0](ids, scores)
-    calls["sample() with an empty processor"] = lambda: llm.sample(logits_processor=[lambda ids, scores: scores])
-    guarded = LZPenaltyProcessors(llm, LZPenaltyConfig.guarded(), native=True)
-    calls["sample() with the processor, guarded, C"] = lambda: llm.sample(logits_processor=guarded)
-    return medians(calls)
+            (penalise,) = LZPenaltyProcessors(llm, config, native=native)
+            measures[f"{name}, {kind}"] = within(llm, penalise)
+            measures[f"{SAMPLE} with {name}, {kind}"] = sampling(llm, [penalise])
+    measures[f"{SAMPLE} with a processor that does nothing"] = sampling(llm, [lambda ids, scores: scores])
+    return medians(measures)
 
 
-def sampler_costs(llm: Llama, window: int) -> dict:
+def sampling(llm: Llama, processors: Any) -> Callable[[], float]:
+    """Measures one `sample()`; its chain of samplers is made before, as by `generate`."""
+    chain = llm._init_sampler(logits_processor=processors)
+
+    def measure() -> float:
+        llm._sampler = chain
+        try:
+            return microseconds(llm.sample)
+        finally:
+            llm._sampler = None
+
+    return measure
+
+
+def within(llm: Llama, penalise: Callable[..., Any]) -> Callable[[], float]:
+    """Measures a processor where it runs, with the caches as `sample()` leaves them."""
+    taken = []
+
+    def timed(ids: np.ndarray, scores: np.ndarray) -> np.ndarray:
+        taken.append(microseconds(lambda: penalise(ids, scores)))
+        return scores
+
+    sample = sampling(llm, [timed])
+
+    def measure() -> float:
+        sample()
+        return taken.pop()
+
+    return measure
+
+
+def sampler_costs(llm: Llama, window: int) -> dict[str, float]:
     """One `llama_sampler_apply` of each sampler on a full array of candidates, with the same history."""
     history = text_like(window + 64)
     logits = np.random.default_rng(1).standard_normal(VOCAB).astype(np.float32)
     data = (llama_cpp.llama_token_data * VOCAB)(*[(i, float(x), 0.0) for i, x in enumerate(logits)])
     array = llama_cpp.llama_token_data_array(data=data, size=VOCAB, selected=-1, sorted=False)
-    samplers = {"DRY": dry(llm, window)}
-    for name, config in {
-        "LZ paper": LZPenaltyConfig(window_size=window),
-        "LZ guarded": LZPenaltyConfig.guarded(window_size=window),
-    }.items():
-        samplers[name] = native_sampler(llm, config)
-    for sampler in samplers.values():
-        for token in history:
-            llama_cpp.llama_sampler_accept(sampler, token)
+    samplers = {
+        "DRY": dry(llm, window),
+        "LZ paper": with_history(llm, LZPenaltyConfig(window_size=window), history),
+        "LZ guarded": with_history(llm, LZPenaltyConfig.guarded(window_size=window), history),
+    }
+    for token in history:
+        llama_cpp.llama_sampler_accept(samplers["DRY"], token)
     pointer = ctypes.byref(array)
     return medians(
         {
-            name: lambda sampler=sampler: llama_cpp.llama_sampler_apply(sampler, pointer)
+            name: lambda sampler=sampler: microseconds(lambda: llama_cpp.llama_sampler_apply(sampler, pointer))
             for name, sampler in samplers.items()
         }
     )
 
 
-def dry(llm: Llama, window: int):
+def dry(llm: Llama, window: int) -> Any:
     """The engine's own, with the settings its makers advise and its usual breakers."""
     breakers = [b"\n", b":", b'"', b"*"]
     vocab = llama_cpp.llama_model_get_vocab(llm._model.model)
@@ -101,23 +135,44 @@ def dry(llm: Llama, window: int):
     )
 
 
+def claims(processor: dict[str, float], samplers: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
+    """What must hold: shares of what the engine itself takes."""
+    judged = [
+        {"claim": f"processor, {name}: share of sample()", "limit": 0.15, "found": taken / processor[SAMPLE]}
+        for name, taken in processor.items()
+        if not name.startswith(SAMPLE)
+    ]
+    for window, taken in samplers.items():
+        slowest = max(taken["LZ paper"], taken["LZ guarded"])
+        judged.append(
+            {"claim": f"native sampler, {window}: share of DRY", "limit": 1.0, "found": slowest / taken["DRY"]}
+        )
+    return [one | {"found": round(one["found"], 3), "ok": one["found"] <= one["limit"]} for one in judged]
+
+
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     out = parser.parse_args().out
     with tempfile.TemporaryDirectory() as folder:
-        llm = Llama(str(make_gguf(Path(folder) / "wide.gguf", VOCAB)), n_ctx=1024, n_threads=1, verbose=False)
-        result = {
-            "llama_cpp_python": llama_cpp.__version__,
-            "vocabulary": VOCAB,
-            "microseconds": {"processor": processor_costs(llm)}
-            | {f"sampler, window {window}": sampler_costs(llm, window) for window in (512, 32_768)},
-        }
-    text = json.dumps(result, indent=2)
+        llm = loaded(make_gguf(Path(folder) / "wide.gguf", VOCAB))
+        processor = processor_costs(llm)
+        samplers = {f"window {window:,}": sampler_costs(llm, window) for window in WINDOWS}
+    judged = claims(processor, samplers)
+    result = {
+        "machine": machine() | {"llama-cpp-python": llama_cpp.__version__},
+        "vocabulary": VOCAB,
+        "processor": processor,
+        "samplers": samplers,
+        "claims": judged,
+    }
+    text = json.dumps(result, indent=1)
     print(text)
     if out:
         out.write_text(text + "\n")
+    if not all(one["ok"] for one in judged):
+        sys.exit("a claim does not hold")
 
 
 if __name__ == "__main__":

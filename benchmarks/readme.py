@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import engine_tables
 import labelled_tables
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -182,8 +183,11 @@ def main() -> None:
         ROOT / "docs" / "choosing.md",
     )
     detection, stopping = ROOT / "docs" / "detection.md", ROOT / "docs" / "stopping.md"
-    command = ROOT / "docs" / "detect-command.md"
-    fresh = {path: path.read_text() for path in (readme, transformers, choosing, detection, stopping, command)}
+    command, matrix = ROOT / "docs" / "detect-command.md", ROOT / "docs" / "matrix.md"
+    llama = ROOT / "docs" / "llama_cpp.md"
+    fresh = {
+        path: path.read_text() for path in (readme, transformers, choosing, detection, stopping, command, matrix, llama)
+    }
     old = dict(fresh)
     compared, swept = results("compare.json"), results("sweep.json")
     fresh[readme] = replaced(fresh[readme], "compare", [*comparison(compared), "", *about_comparison(compared)])
@@ -193,6 +197,8 @@ def main() -> None:
     fresh[transformers] = replaced(fresh[transformers], "overhead", overhead(results("overhead.json")))
     fresh[stopping] = replaced(fresh[stopping], "detection", detection_costs(results("detection.json")))
     fresh[command] = replaced(fresh[command], "detect-memory", detect_memory(results("detect_memory.json")))
+    fresh[matrix] = replaced(fresh[matrix], "matrix", engine_tables.matrix(results("matrix.json")))
+    fresh[llama] = replaced(fresh[llama], "costs", engine_tables.llama_cpp(results("llama_cpp.json")))
     for table in ("rates", "fresh", "paper20", "thresholds"):
         lines = getattr(labelled_tables, table)(results("labelled.json"))
         fresh[detection] = replaced(fresh[detection], table, lines)

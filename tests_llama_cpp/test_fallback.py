@@ -9,7 +9,7 @@ from greedy import PRESETS, assert_same
 
 from lz_penalty import LZPenaltyConfig, native
 from lz_penalty.engines import llama_cpp as engine
-from lz_penalty.engines import llama_sampler
+from lz_penalty.engines import llama_sampler, llama_server
 from lz_penalty.engines.llama_cpp import LZPenaltyProcessors, exempting_special, special_ids
 from lz_penalty.engines.llama_sampler import native_sampler
 from lz_penalty.errors import BackendUnavailableError
@@ -83,6 +83,12 @@ def test_a_version_that_cannot_tell_special_tokens_is_named(llm, monkeypatch):
     with pytest.raises(BackendUnavailableError, match=r"has no llama_vocab_is_eog: use 0\.3\.36 or later"):
         LZPenaltyProcessors(llm, LZPenaltyConfig())
     assert len(LZPenaltyProcessors(llm, LZPenaltyConfig(), penalise_special_tokens=True)) == 1
+
+
+def test_another_server_is_refused(gguf_path, monkeypatch):
+    monkeypatch.delattr(llama_server.stock, "prepare_request_resources")
+    with pytest.raises(BackendUnavailableError, match="has another server than"):
+        llama_server.serve(str(gguf_path))
 
 
 def test_more_special_tokens_than_a_config_holds(llm, monkeypatch, caplog):

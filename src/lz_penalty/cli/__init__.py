@@ -18,7 +18,7 @@ from lz_penalty.errors import LZPenaltyError
 EXTRAS = {
     "torch": "transformers",
     "transformers": "transformers",
-    "llama_cpp": "llama-cpp",
+    **dict.fromkeys(("llama_cpp", "anyio", "starlette_context", "fastapi", "uvicorn"), "llama-cpp"),
     "openai": "judge",
     "pyarrow": "detect",
     "ray": "ray",

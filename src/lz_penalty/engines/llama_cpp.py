@@ -45,7 +45,7 @@ class LZPenaltyProcessors(LogitsProcessorList):
         config: the settings; at each step the penalty sees all tokens so far.
         prompt_length: how many tokens the prompt has; needed for `include_prompt=False`.
         penalise_special_tokens: do not exempt them (see `special_ids`).
-        native: use the C code (see `lz_penalty.native`). `None`: where there is a compiler.
+        native: use the C code (see `lz_penalty.native`). `None`: where it can be compiled, else a warning says why not.
     """
 
     def __init__(

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any
 
+import llama_cpp
 import numpy as np
 from llama_cpp.server import app as stock
 from llama_cpp.server.settings import ModelSettings
@@ -20,7 +21,7 @@ from llama_cpp.server.settings import ServerSettings as StockSettings
 from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.engines.llama_cpp import LZPenaltyProcessors
 from lz_penalty.engines.server import ServerSettings, server_settings
-from lz_penalty.errors import LZPenaltyError, bad_value
+from lz_penalty.errors import BackendUnavailableError, LZPenaltyError, bad_value
 
 __all__ = ["create_app", "serve"]
 
@@ -55,6 +56,11 @@ def create_app(server: StockSettings, model: ModelSettings) -> Any:
     """The stock app, with the penalty; its operator's settings come from LZ_PENALTY_SERVER (see `engines.server`)."""
     if model.draft_model is not None:
         raise bad_value("draft_model", model.draft_model, "unset: with drafts the penalty would be wrong")
+    if not hasattr(stock, "prepare_request_resources"):
+        raise BackendUnavailableError(
+            f"llama-cpp-python {llama_cpp.__version__} has another server than 0.3.36, where the penalty finds no place: "
+            "use the version that is known to work."
+        )
     operator = server_settings()
     app = stock.create_app(server_settings=server, model_settings=[model])
     app.add_middleware(_ReadsFields, operator=operator)
@@ -104,7 +110,7 @@ class _ReadsFields:
                 return await _refuse(send, 413, f"the request's body is longer than {MAX_BODY} bytes.")
         try:
             given = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             given = {}  # the server itself says what is wrong with it
         try:
             config = self.operator.config_of(given if isinstance(given, dict) else {})

@@ -1,0 +1,179 @@
+"""The same tokens everywhere: one model, one setting, every engine, greedily, against the reference loop in Python.
+
+    python benchmarks/matrix.py --out benchmarks/results/matrix.json
+
+Each engine runs in its own environment (`make test-vllm`, `test-sglang`, `test-mlx`, `test-llama-cpp` build them); one that is
+not there is left out, and the table says so. Ends with an error where a difference is more than a near-tie.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+# From anywhere; and not with this folder first on the path, where `cuda.py` would shadow a package.
+sys.path[:] = [path for path in sys.path if Path(path).resolve() != ROOT / "benchmarks"]
+sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests")]
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from processes import run_task  # noqa: E402
+
+from benchmarks import engine_tables  # noqa: E402
+from benchmarks.workload import machine  # noqa: E402
+from lz_penalty import LZPenaltyConfig, bundled_model  # noqa: E402
+
+REFERENCE = "reference loop"
+ENVIRONMENTS = {  # of every runner; several engines may share one
+    REFERENCE: ".venv",
+    "transformers": ".venv",
+    "llama.cpp, processor": ".venv-llama-cpp",
+    "llama.cpp, native sampler": ".venv-llama-cpp",
+    "llama.cpp, Q8_0": ".venv-llama-cpp",
+    "llama.cpp, Q4_K_M": ".venv-llama-cpp",
+    "mlx-lm": ".venv-mlx",
+    "vLLM": ".venv-vllm",
+    "SGLang": ".venv-sglang",
+}
+SETTINGS = {
+    "off": None,
+    "paper": LZPenaltyConfig.paper(),
+    "guarded": LZPenaltyConfig.guarded(),
+    "long window": LZPenaltyConfig(window_size=8_192),
+}
+NEAR_TIE = 1e-3
+SHORT, LONG, LONG_TOKENS, NEW = 16, 8, 1_000, 128
+
+
+def prompts() -> list[list[int]]:
+    """Openings as they are, and passages that reach far beyond the paper's window."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(bundled_model.path())
+    short = [tokenizer(text).input_ids for text in bundled_model.prompts()[:SHORT]]
+    return short + [tokenizer(text).input_ids[:LONG_TOKENS] for text in bundled_model.passages()[:LONG]]
+
+
+def first_difference(got: list[int], want: list[int]) -> int | None:
+    """Where the sequences part, `None` if nowhere.
+
+    >>> first_difference([1, 2, 3], [1, 5, 3]), first_difference([1, 2], [1, 2, 3]), first_difference([1], [1])
+    (1, 2, None)
+    """
+    if got == want:
+        return None
+    pairs = enumerate(zip(got, want))  # of different lengths where one has ended
+    return next((i for i, (a, b) in pairs if a != b), min(len(got), len(want)))
+
+
+def judged(got: list[list[int]], truth: dict[str, Any]) -> dict[str, Any]:
+    """How many sequences are identical, and the margins of the two best tokens where the others part.
+
+    >>> truth = {"tokens": [[1, 2], [3, 4], [5, 6]], "margins": [[9.0, 9.0], [9.0, 0.0004], [9.0, 0.2]]}
+    >>> judged([[1, 2], [3, 7], [5, 7]], truth)
+    {'sequences': 3, 'identical': 1, 'near_ties': [0.0004], 'unexplained': [0.2]}
+
+    Raises:
+        ValueError: a sequence is missing, which would otherwise count as none.
+    """
+    near_ties, unexplained = [], []
+    for mine, want, margins in zip(got, truth["tokens"], truth["margins"], strict=True):
+        at = first_difference(mine, want)
+        if at is not None:
+            margin, ended = margins[min(at, len(margins) - 1)], at >= min(len(mine), len(want))
+            (near_ties if margin < NEAR_TIE and not ended else unexplained).append(margin)
+    same = len(got) - len(near_ties) - len(unexplained)
+    return {"sequences": len(got), "identical": same, "near_ties": near_ties, "unexplained": unexplained}
+
+
+def by_setting(result: dict[str, Any], key: str) -> list[Any]:
+    """A result's sequences, one list for every setting."""
+    size = len(result[key]) // len(SETTINGS)
+    return [result[key][begin : begin + size] for begin in range(0, len(result[key]), size)]
+
+
+def rows_of(engine: str, result: dict[str, Any], truth: dict[str, Any]) -> list[dict[str, Any]]:
+    """One row for each setting."""
+    truth = result.get("truth", truth)
+    tokens, want, margins = by_setting(result, "tokens"), by_setting(truth, "tokens"), by_setting(truth, "margins")
+    return [
+        {"engine": engine, "setting": setting, **judged(got, {"tokens": tokens_, "margins": margins_})}
+        for setting, got, tokens_, margins_ in zip(SETTINGS, tokens, want, margins, strict=True)
+    ]
+
+
+def changed(truth: dict[str, Any]) -> dict[str, int]:
+    """How many of the reference's sequences differ from the setting that each is best told apart from."""
+    off, paper, guarded, long = by_setting(truth, "tokens")
+
+    def count(a: list[Any], b: list[Any]) -> int:
+        return sum(x != y for x, y in zip(a, b, strict=True))
+
+    return {
+        "paper, from off": count(paper, off),
+        "guarded, from off": count(guarded, off),
+        "long window, from paper": count(long, paper),
+    }
+
+
+def pythons(given: list[str]) -> dict[str, Path]:
+    """Every engine's interpreter, where it is there."""
+    named = dict(one.split("=", 1) for one in given)
+    found = {
+        engine: Path(named.get(folder, ROOT / folder / "bin" / "python")) for engine, folder in ENVIRONMENTS.items()
+    }
+    return {engine: path for engine, path in found.items() if path.exists()}
+
+
+def run(engine: str, python: Path, requests: list[dict[str, Any]]) -> dict[str, Any]:
+    task = {"engine": engine, "requests": requests, "new": NEW}
+    env = {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    return run_task(Path(__file__).with_name("matrix_runners.py"), task, env, python, seconds=1_800)
+
+
+def main() -> None:
+    """Run every engine that is there, print the table, write the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument(
+        "--python", action="append", default=[], metavar=".venv-NAME=PATH", help="an interpreter that lies elsewhere"
+    )
+    options = parser.parse_args()
+    there = pythons(options.python)
+    fields = [config and config.to_request() for config in SETTINGS.values()]
+    inputs = prompts()
+    requests = [{"prompt": prompt, "fields": one} for one in fields for prompt in inputs]
+    truth = run(REFERENCE, there.pop(REFERENCE), requests)
+    rows, versions = [], {}
+    for engine, python in there.items():
+        result = run(engine, python, requests)
+        versions[engine] = result["version"]
+        rows += rows_of(engine, result, truth)
+        print(
+            engine,
+            *(f"{row['setting']}: {row['identical']}/{row['sequences']}" for row in rows[-len(SETTINGS) :]),
+            flush=True,
+        )
+    missing = [engine for engine in ENVIRONMENTS if engine not in versions and engine != REFERENCE]
+    data = {
+        "machine": machine(),
+        "versions": versions,
+        "not_installed": missing,
+        "prompts": {"short": SHORT, "long": LONG, "long_tokens": LONG_TOKENS, "new": NEW},
+        "tokens": sum(map(len, truth["tokens"])),
+        "changed": changed(truth),
+        "rows": rows,
+    }
+    print("\n".join(engine_tables.matrix(data)))
+    if options.out:
+        options.out.write_text(json.dumps(data, indent=1) + "\n")
+    if any(row["unexplained"] for row in rows):
+        sys.exit("some sequences differ by more than a near-tie")
+
+
+if __name__ == "__main__":
+    main()
