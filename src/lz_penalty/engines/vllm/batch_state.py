@@ -74,7 +74,7 @@ class BatchState:
         # Made anew when the batch has changed.
         self._penalise: Callable[..., Any] | None = None
         self._take_newest: Callable[[], int] | None = None
-        self._staging = Staging(len(self._columns) - SLOT, rows, device)
+        self._staging = Staging(self._columns[SLOT:], device)
 
     # ------------------------------------------------------------ the batch changes
 
@@ -145,7 +145,7 @@ class BatchState:
         quiet = self._take_new_tokens() and self._penalise is not None
         if self._penalise is None:
             self._staging.resize(self._batch_size)
-        slots, lengths, newest = self._staging.post(self._columns[SLOT:, : self._batch_size], quiet=quiet)
+        slots, lengths, newest = self._staging.post(quiet=quiet)
         given = (logits, self._history, lengths, None, slots, None, None, newest)
         if self._penalise is None:
             packed = self._settings.pack(self._table[: self._batch_size])
