@@ -157,17 +157,20 @@ class Bench:
         return run
 
 
-def measure(bench: Bench, name: str, batch: int, new_tokens: int, rounds: int, others: int) -> list[dict[str, Any]]:
+def measure(bench: Bench, name: str, batch: int, given: argparse.Namespace) -> list[dict[str, Any]]:
     """Rounds in which every contender runs once; vLLM's penalties, whose cost is large, in a few of them."""
     runs = []
-    about = {"shape": name, "batch": batch, "new_tokens": new_tokens}
+    about = {"shape": name, "batch": batch, "new_tokens": given.new_tokens}
     for contender in bench.contenders:  # caches, compilations
-        bench.run(contender, batch, min(new_tokens, 64))
-    for number in range(rounds):
-        order = [one for one in bench.contenders if number < others or one not in (REPETITION, FREQUENCY)]
+        bench.run(contender, batch, min(given.new_tokens, 64))
+    begin = time.monotonic()
+    for number in range(given.rounds):
+        if time.monotonic() - begin > given.seconds:
+            break
+        order = [one for one in bench.contenders if number < given.others or one not in (REPETITION, FREQUENCY)]
         random.Random(number).shuffle(order)
         for contender in order:
-            runs.append(about | {"round": number} | bench.run(contender, batch, new_tokens))
+            runs.append(about | {"round": number} | bench.run(contender, batch, given.new_tokens))
     return runs
 
 
@@ -231,6 +234,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batches", nargs="+", type=int, default=[64, 32, 8])
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=8, help="runs of each contender")
+    parser.add_argument("--seconds", type=float, default=600, help="no new round of a batch after this time")
     parser.add_argument("--others", type=int, default=3, help="runs of vLLM's own penalties")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "vllm.json")
     return parser.parse_args()
@@ -254,7 +258,7 @@ def main() -> None:
     for name in given.shapes:
         bench = Bench(name, max(given.batches), pair=name != ALONE)
         for batch in given.batches:
-            runs = measure(bench, name, batch, given.new_tokens, given.rounds, given.others)
+            runs = measure(bench, name, batch, given)
             data["runs"] += runs
             data["summary"] = summary(data["runs"])
             given.out.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
