@@ -2,7 +2,7 @@
 
 Two engines of one shape with dummy weights stand side by side, one without a processor and one with ours, and take
 turns, so that the machine's moods hit all alike. A step is the time between two outputs of the whole batch; a run's
-step time is the median over its steps; contenders are compared within a round, and the rounds give the spread. Where
+step time is the median over its steps; contenders are compared within a round, and the rounds give mean and spread. Where
 two engines do not fit into the memory (32B), requests without the penalty in ours are the baseline.
 """
 
@@ -30,7 +30,7 @@ os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # a processor means V1 u
 
 import numpy as np  # noqa: E402
 
-from benchmarks.vllm_timed import TIMES, times  # noqa: E402
+from benchmarks.vllm_timed import FILE, notes  # noqa: E402
 from benchmarks.workload import machine  # noqa: E402
 
 CONTEXT = 1024
@@ -46,7 +46,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     FREQUENCY: {"frequency_penalty": 0.3},
 }
 OURS = (IDLE, PAPER, GUARDED)
-HOST = ("host_us", "host_cpu_us", "arrival_us", "arrival_cpu_us")  # by the clock, and what this thread itself worked
+HOST = ("host_us", "arrival_us")
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ class Bench:
     def __init__(self, name: str, batch: int, pair: bool) -> None:
         self._folder = tempfile.TemporaryDirectory()
         folder = Path(self._folder.name)
-        os.environ[TIMES] = str(folder / "times")
-        self._times = times(folder / "times", "w+")
+        os.environ[FILE] = str(folder / "notes")
+        self._notes = notes(folder / "notes", "w+")
         self._plain = engine(name, folder, [], batch) if pair else None
         self._ours = engine(name, folder, ["benchmarks.vllm_timed:TimedProcessor"], batch)
         rng = random.Random(0)
@@ -125,7 +125,7 @@ class Bench:
         self.contenders = list(SETTINGS) if pair else list(SETTINGS)[1:]
 
     def run(self, contender: str, batch: int, new_tokens: int) -> dict[str, Any]:
-        """One batch: every step's time in milliseconds, and the host time of the processor in microseconds."""
+        """One batch: the time of a step in milliseconds, the host time of the processor in microseconds."""
         from vllm import SamplingParams
 
         llm = self._ours if contender in OURS or self._plain is None else self._plain
@@ -139,7 +139,7 @@ class Bench:
             return output
 
         core.get_output = timed
-        first = int(self._times[0, 0]) + 1
+        first = int(self._notes[0, 0]) + 1
         params = SamplingParams(
             temperature=0, max_tokens=new_tokens, ignore_eos=True, detokenize=False, **SETTINGS[contender]
         )
@@ -151,24 +151,26 @@ class Bench:
         steps = [(after - before) * 1e3 for before, after in itertools.pairwise(ends)][2:]
         run = {"contender": contender, "step_ms": statistics.median(steps), "steps": len(steps)}
         if contender in OURS:
-            host = self._times[first : int(self._times[0, 0]) + 1] / 1e3
-            steady, arriving = host[host[:, 0] > 0], -host[host[:, 0] < 0]
-            run["host_us"], run["host_cpu_us"] = np.median(steady, axis=0).tolist()
-            run["arrival_us"], run["arrival_cpu_us"] = arriving.max(axis=0).tolist() if len(arriving) else (None, None)
+            host_ns, changed = self._notes[first : int(self._notes[0, 0]) + 1].T
+            run["host_us"] = float(np.median(host_ns[changed == 0])) / 1e3
+            run["arrival_us"] = int(host_ns[changed == 1].max()) / 1e3
         return run
 
 
-def measure(bench: Bench, name: str, batch: int, new_tokens: int, rounds: int, others: int) -> list[dict[str, Any]]:
-    """Rounds in which every contender runs once; the standard penalties, whose cost is large, in a few of them."""
+def measure(bench: Bench, name: str, batch: int, given: argparse.Namespace) -> list[dict[str, Any]]:
+    """Rounds in which every contender runs once; vLLM's penalties, whose cost is large, in a few of them."""
     runs = []
+    about = {"shape": name, "batch": batch, "new_tokens": given.new_tokens}
     for contender in bench.contenders:  # caches, compilations
-        bench.run(contender, batch, min(new_tokens, 64))
-    for number in range(rounds):
-        order = [one for one in bench.contenders if number < others or one not in (REPETITION, FREQUENCY)]
+        bench.run(contender, batch, min(given.new_tokens, 64))
+    begin = time.monotonic()
+    for number in range(given.rounds):
+        if time.monotonic() - begin > given.seconds:
+            break
+        order = [one for one in bench.contenders if number < given.others or one not in (REPETITION, FREQUENCY)]
         random.Random(number).shuffle(order)
         for contender in order:
-            run = bench.run(contender, batch, new_tokens)
-            runs.append({"shape": name, "batch": batch, "new_tokens": new_tokens, "round": number} | run)
+            runs.append(about | {"round": number} | bench.run(contender, batch, given.new_tokens))
     return runs
 
 
@@ -195,7 +197,7 @@ def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "baseline": baseline,
                 "rounds": len(mine),
                 "step_ms": statistics.median(run["step_ms"] for run in mine),
-                "cost": statistics.median(costs),
+                "cost": statistics.mean(costs),
                 "cost_low": low,
                 "cost_high": high,
                 **{key: median_of(mine, key) for key in HOST},
@@ -205,10 +207,10 @@ def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def interval(values: list[float], resamples: int = 2000) -> tuple[float, float]:
-    """95 % bootstrap interval of the median."""
+    """95 % bootstrap interval of the mean."""
     rng = random.Random(0)
-    medians = sorted(statistics.median(rng.choices(values, k=len(values))) for _ in range(resamples))
-    return medians[int(0.025 * resamples)], medians[int(0.975 * resamples)]
+    means = sorted(statistics.fmean(rng.choices(values, k=len(values))) for _ in range(resamples))
+    return means[int(0.025 * resamples)], means[int(0.975 * resamples)]
 
 
 def median_of(runs: list[dict[str, Any]], key: str) -> float | None:
@@ -218,11 +220,7 @@ def median_of(runs: list[dict[str, Any]], key: str) -> float | None:
 
 def print_rows(rows: list[dict[str, Any]]) -> None:
     for row in rows:
-        host = (
-            ""
-            if row["host_us"] is None
-            else "  host {host_us:.0f} us, {host_cpu_us:.0f} of its own; at arrivals {arrival_us:,.0f} us".format(**row)
-        )
+        host = "" if row["host_us"] is None else "  host {host_us:.0f} us, at arrivals {arrival_us:,.0f}".format(**row)
         print(
             f"{row['shape']:>5} batch {row['batch']:>3}  {row['contender']:<27} {row['step_ms']:8.3f} ms/step  "
             f"{row['cost']:+.2%} [{row['cost_low']:+.2%}, {row['cost_high']:+.2%}]{host}",
@@ -236,6 +234,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batches", nargs="+", type=int, default=[64, 32, 8])
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=8, help="runs of each contender")
+    parser.add_argument("--seconds", type=float, default=600, help="no new round of a batch after this time")
     parser.add_argument("--others", type=int, default=3, help="runs of vLLM's own penalties")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "vllm.json")
     return parser.parse_args()
@@ -259,7 +258,7 @@ def main() -> None:
     for name in given.shapes:
         bench = Bench(name, max(given.batches), pair=name != ALONE)
         for batch in given.batches:
-            runs = measure(bench, name, batch, given.new_tokens, given.rounds, given.others)
+            runs = measure(bench, name, batch, given)
             data["runs"] += runs
             data["summary"] = summary(data["runs"])
             given.out.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
