@@ -24,8 +24,7 @@ from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.engines.special_tokens import special_token_ids
 from lz_penalty.errors import BackendUnavailableError, LZPenaltyError, show
 from lz_penalty.native import NativePenalty
-from lz_penalty.ops import apply_lz_penalty_
-from lz_penalty.packing import pack_configs
+from lz_penalty.ops import prepare_lz_penalty
 
 __all__ = ["LZPenaltyProcessors", "exempting_special", "special_ids"]
 
@@ -76,7 +75,7 @@ class LZPenaltyProcessors(LogitsProcessorList):
             config = exempting_special(config, llm)
         self.config = config
         self._start = 0 if config.include_prompt else prompt_length or 0
-        self._penalise = _penaliser(config, native)
+        self._penalise = _penaliser(config, native, llm.n_vocab())
         super().__init__([self._apply])
         _refuse_lists_that_drop_us(llm)
 
@@ -91,19 +90,18 @@ class LZPenaltyProcessors(LogitsProcessorList):
         return scores
 
 
-def _penaliser(config: LZPenaltyConfig, native: bool | None) -> Callable[[np.ndarray, np.ndarray], Any]:
+def _penaliser(config: LZPenaltyConfig, native: bool | None, n_vocab: int) -> Callable[[np.ndarray, np.ndarray], Any]:
     """A function of logits and tokens: the C code, or the op."""
     if native is not False:
         compiled = NativePenalty(config) if native else NativePenalty.load(config)
         if compiled is not None:
             return compiled.apply_
-    packed = pack_configs(replace(config, include_prompt=True))  # the tokens come without a prompt that is left out
-    checked = False
+    config = replace(config, include_prompt=True)  # the tokens come without a prompt that is left out
+    like = np.zeros((1, n_vocab), np.float32), np.zeros((1, 0), np.int32)
+    step = prepare_lz_penalty(*like, config=config)  # the CPU's backends take histories of any length
 
     def apply(scores: np.ndarray, tokens: np.ndarray) -> None:
-        nonlocal checked
-        apply_lz_penalty_(scores[None], tokens[None], config=packed, check=not checked)
-        checked = True  # llama-cpp-python hands over arrays of one layout
+        step(scores[None], tokens[None])
 
     return apply
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from lz_penalty.errors import BackendUnavailableError
 from lz_penalty.native import include_dir
-from lz_penalty.native.building import build
+from lz_penalty.native.building import load
 
 __all__ = ["newest_reader"]
 
@@ -52,7 +52,7 @@ def newest_reader(
 @lru_cache(maxsize=None)
 def _function() -> Any:
     try:
-        return ctypes.PyDLL(str(build("output_lists.c", include_dir()))).lz_take_newest
-    except (BackendUnavailableError, OSError) as error:
+        return load("output_lists.c", include_dir(), ctypes.PyDLL).lz_take_newest
+    except BackendUnavailableError as error:
         _LOGGER.warning("the LZ penalty takes more host time per step than it could: %s", error)
         return None

@@ -23,7 +23,8 @@ from lz_penalty.native.building import load
 __all__ = ["NativePenalty", "include_dir", "native_settings"]
 
 _LOGGER = logging.getLogger("lz_penalty")
-_FLOAT = np.dtype(np.float32)
+_FLOAT, _INTEGER = np.dtype(np.float32).str, np.dtype(np.int32).str
+_CONTIGUOUS = (4,)
 _FORMULAS = {"paper": 0, "sglang": 1}
 _LOOKBACKS = {"before_buffer": 0, "adjacent": 1}
 
@@ -85,6 +86,7 @@ class NativePenalty:
         self._memory = ctypes.create_string_buffer(max(size, 1) + 16)
         aligned = ctypes.addressof(self._memory) + -ctypes.addressof(self._memory) % 16
         self._context = ctypes.c_void_p()
+        self._apply = self._library.lz_penalty_apply
         self._check(self._library.lz_penalty_init(aligned, size, settings, ctypes.byref(self._context)))
 
     @classmethod
@@ -104,20 +106,22 @@ class NativePenalty:
             tokens: int32 `[n]`, contiguous: the context, oldest first.
             vocab_size: the alphabet, where the logits are padded beyond it.
         """
-        if logits.dtype != _FLOAT or logits.ndim != 1 or not logits.flags.writeable or logits.strides[0] < 4:
+        # One attribute tells all: `ctypes.data`, `flags` and `strides` one by one take longer than the penalty.
+        about = logits.__array_interface__
+        (address, read_only), strides = about["data"], about["strides"] or _CONTIGUOUS
+        if about["typestr"] != _FLOAT or logits.ndim != 1 or read_only or strides[0] < 4:
             raise LZPenaltyError(f"logits = {show(logits)}: must be float32, one-dimensional and writable.")
-        if tokens.dtype != np.int32 or tokens.ndim != 1 or not tokens.flags.c_contiguous:
+        given = tokens.__array_interface__
+        if given["typestr"] != _INTEGER or tokens.ndim != 1 or given["strides"] is not None:
             raise LZPenaltyError(f"tokens = {show(tokens)}: must be int32, one-dimensional and contiguous.")
         width = len(logits)
         if vocab_size is None:
             vocab_size = width
         elif not 1 <= vocab_size <= width:
             raise LZPenaltyError(f"vocab_size = {vocab_size}: must be from 1 to {width}, the number of logits.")
-        self._check(
-            self._library.lz_penalty_apply(
-                self._context, logits.ctypes.data, logits.strides[0], vocab_size, tokens.ctypes.data, len(tokens)
-            )
-        )
+        code = self._apply(self._context, address, strides[0], vocab_size, given["data"][0], len(tokens))
+        if code:
+            self._check(code)
 
     def _check(self, code: int) -> None:
         if code:

@@ -22,15 +22,15 @@ _FLAGS = ("-std=c99", "-O2", "-fPIC", "-shared")
 _SECONDS = 120
 
 
-def load(source: str, folder: Path) -> ctypes.CDLL:
-    """The same as `build`, loaded.
+def load(source: str, folder: Path, kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL:
+    """The same as `build`, loaded; as `ctypes.PyDLL` where its functions need the interpreter's lock.
 
     Raises:
         BackendUnavailableError: as `build`; or it cannot be loaded, as from a file system that allows no programs.
     """
     path = build(source, folder)
     try:
-        return ctypes.CDLL(str(path))
+        return kind(str(path))
     except OSError as error:
         raise BackendUnavailableError(
             f"{path} cannot be loaded ({error}): remove it, or set {CACHE_VARIABLE} to a folder from which programs may run."
