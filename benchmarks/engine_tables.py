@@ -20,14 +20,14 @@ def matrix(data: dict[str, Any]) -> list[str]:
 def about_matrix(data: dict[str, Any]) -> str:
     plan = data["prompts"]
     count = plan["short"] + plan["long"]
-    changed = ", ".join(f"{name}: {number}" for name, number in data["changed"].items())
+    changed = ", ".join(f"{name} {number}" for name, number in data["changed"].items())
     versions = ", ".join(dict.fromkeys(data["versions"].values()))
     return (
         f"The share of {count} greedy sequences ({plan['short']} openings and {plan['long']} prompts of "
         f"{plan['long_tokens']:,} tokens, {plan['new']} new tokens each) that equal the reference loop's, token for token; for "
         "quantised models the reference loop runs over the engine's own logits. Near-tie: where the sequences part, the two "
-        "best logits of the reference are less than 0.001 apart, by as much as is said. Sequences that the setting "
-        f"changes, of {count}: {changed}. {data['machine']['cpu']}; {versions}. `make matrix`."
+        "best logits of the reference are less than 0.001 apart, by as much as is said. Sequences that "
+        f"differ between settings, of {count}: {changed}. {data['machine']['cpu']}; {versions}. `make matrix`."
     )
 
 

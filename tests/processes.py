@@ -22,7 +22,7 @@ class EngineFailed(Exception):
 
 
 def run_task(
-    script: Path, task: dict[str, Any], env: dict[str, str], python: Path | str = sys.executable, seconds: int = 400
+    script: Path, task: dict[str, Any], env: dict[str, str], python: Path | str = sys.executable, seconds: int = 900
 ) -> dict[str, Any]:
     """What `PYTHON SCRIPT TASK.json RESULT.json` has written to its result."""
     with tempfile.TemporaryDirectory() as folder:

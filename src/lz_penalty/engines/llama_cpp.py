@@ -86,7 +86,7 @@ class LZPenaltyProcessors(LogitsProcessorList):
 
     def _apply(self, input_ids: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Penalise `scores [vocab]` in place for the context `input_ids [n]`."""
-        self._penalise(scores, input_ids[self._start :])
+        self._penalise(scores, input_ids[self._start :] if self._start else input_ids)
         return scores
 
 
