@@ -12,12 +12,10 @@ import argparse
 import itertools
 import json
 import os
-import random
 import statistics
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +28,18 @@ os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # a processor means V1 u
 
 import numpy as np  # noqa: E402
 
+from benchmarks.engine_runs import (  # noqa: E402
+    CONTEXT,
+    SHAPES,
+    earlier,
+    random_prompts,
+    run_rounds,
+    summary,
+    write_model,
+)  # fmt: skip
 from benchmarks.vllm_timed import TIMES, times  # noqa: E402
 from benchmarks.workload import machine  # noqa: E402
 
-CONTEXT = 1024
 NONE, IDLE, PAPER, GUARDED, REPETITION, FREQUENCY = (
     "no processor", "processor, no request asks", "LZ paper", "LZ guarded", "repetition 1.2", "frequency 0.3",
 )  # fmt: skip
@@ -49,25 +55,6 @@ OURS = (IDLE, PAPER, GUARDED)
 HOST = ("host_us", "host_cpu_us", "arrival_us", "arrival_cpu_us")  # by the clock, and what this thread itself worked
 
 
-@dataclass(frozen=True)
-class Shape:
-    """A Qwen2.5 architecture; figures from its published config.json."""
-
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    vocab_size: int
-    tie_word_embeddings: bool = False
-
-
-SHAPES = {
-    "tiny": Shape(256, 512, 2, 4, 2, 4096),  # to try this script
-    "1.5B": Shape(1536, 8960, 28, 12, 2, 151_936, tie_word_embeddings=True),
-    "7B": Shape(3584, 18_944, 28, 28, 4, 152_064),
-    "32B": Shape(5120, 27_648, 64, 40, 8, 152_064),
-}
 ALONE = "32B"  # no second engine beside it
 
 
@@ -79,23 +66,11 @@ def engine(name: str, folder: Path, processors: list[str], batch: int) -> Any:
     from vllm import LLM
 
     shape = SHAPES[name]
-    config = asdict(shape) | {
-        "architectures": ["Qwen2ForCausalLM"],
-        "model_type": "qwen2",
-        "hidden_act": "silu",
-        "max_position_embeddings": 32_768,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1_000_000.0,
-        "torch_dtype": "bfloat16",
-        "bos_token_id": 0,
-        "eos_token_id": 1,
-    }
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     tokens = batch * (CONTEXT + 512)
     head = shape.hidden_size // shape.num_attention_heads
     cache = tokens * shape.num_hidden_layers * 2 * shape.num_key_value_heads * head * 2
     return LLM(
-        str(folder),
+        write_model(name, folder),
         load_format="dummy",
         skip_tokenizer_init=True,
         dtype="bfloat16",
@@ -119,9 +94,7 @@ class Bench:
         self._times = times(folder / "times", "w+")
         self._plain = engine(name, folder, [], batch) if pair else None
         self._ours = engine(name, folder, ["benchmarks.vllm_timed:TimedProcessor"], batch)
-        rng = random.Random(0)
-        vocab = SHAPES[name].vocab_size
-        self._prompts = [[rng.randrange(2, vocab) for _ in range(CONTEXT)] for _ in range(batch)]
+        self._prompts = random_prompts(name, batch)
         self.contenders = list(SETTINGS) if pair else list(SETTINGS)[1:]
 
     def run(self, contender: str, batch: int, new_tokens: int) -> dict[str, Any]:
@@ -160,60 +133,20 @@ class Bench:
 
 def measure(bench: Bench, name: str, batch: int, new_tokens: int, rounds: int, others: int) -> list[dict[str, Any]]:
     """Rounds in which every contender runs once; the standard penalties, whose cost is large, in a few of them."""
-    runs = []
-    for contender in bench.contenders:  # caches, compilations
-        bench.run(contender, batch, min(new_tokens, 64))
-    for number in range(rounds):
-        order = [one for one in bench.contenders if number < others or one not in (REPETITION, FREQUENCY)]
-        random.Random(number).shuffle(order)
-        for contender in order:
-            run = bench.run(contender, batch, new_tokens)
-            runs.append({"shape": name, "batch": batch, "new_tokens": new_tokens, "round": number} | run)
-    return runs
+    runs = run_rounds(
+        lambda contender: bench.run(contender, batch, new_tokens),
+        bench.contenders,
+        rounds,
+        {REPETITION: others, FREQUENCY: others},
+    )
+    return [{"shape": name, "batch": batch, "new_tokens": new_tokens} | run for run in runs]
 
 
 # ---------------------------------------------------------------- results
 
 
-def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Per shape, batch and contender: step time, and the cost against the baseline of the same round."""
-    rows = []
-    cells = dict.fromkeys((run["shape"], run["batch"], run["new_tokens"], run["contender"]) for run in runs)
-    for shape, batch, new_tokens, contender in cells:
-        same = [run for run in runs if (run["shape"], run["batch"], run["new_tokens"]) == (shape, batch, new_tokens)]
-        mine = [run for run in same if run["contender"] == contender]
-        baseline = NONE if any(run["contender"] == NONE for run in same) else IDLE
-        base = {run["round"]: run["step_ms"] for run in same if run["contender"] == baseline}
-        costs = [run["step_ms"] / base[run["round"]] - 1 for run in mine]
-        low, high = interval(costs)
-        rows.append(
-            {
-                "shape": shape,
-                "batch": batch,
-                "new_tokens": new_tokens,
-                "contender": contender,
-                "baseline": baseline,
-                "rounds": len(mine),
-                "step_ms": statistics.median(run["step_ms"] for run in mine),
-                "cost": statistics.median(costs),
-                "cost_low": low,
-                "cost_high": high,
-                **{key: median_of(mine, key) for key in HOST},
-            }
-        )
-    return rows
-
-
-def interval(values: list[float], resamples: int = 2000) -> tuple[float, float]:
-    """95 % bootstrap interval of the median."""
-    rng = random.Random(0)
-    medians = sorted(statistics.median(rng.choices(values, k=len(values))) for _ in range(resamples))
-    return medians[int(0.025 * resamples)], medians[int(0.975 * resamples)]
-
-
-def median_of(runs: list[dict[str, Any]], key: str) -> float | None:
-    values = [run[key] for run in runs if run.get(key) is not None]
-    return statistics.median(values) if values else None
+def summarised(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return summary(runs, ("shape", "batch", "new_tokens"), (NONE, IDLE), HOST)
 
 
 def print_rows(rows: list[dict[str, Any]]) -> None:
@@ -249,21 +182,15 @@ def main() -> None:
 
     gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
     about = machine(**gpu) | {"vllm": vllm.__version__, "runner": "V1"}
-    data: dict[str, Any] = {"machine": about, "runs": []}
-    if given.out.exists():
-        data = json.loads(given.out.read_text(encoding="utf-8"))
-        if data["machine"] != about:
-            sys.exit(
-                f"{given.out} is from another machine or version: {data['machine']} and {about}; use another --out."
-            )
+    data = earlier(given.out, about)
     for name in given.shapes:
         bench = Bench(name, max(given.batches), pair=name != ALONE)
         for batch in given.batches:
             runs = measure(bench, name, batch, given.new_tokens, given.rounds, given.others)
             data["runs"] += runs
-            data["summary"] = summary(data["runs"])
+            data["summary"] = summarised(data["runs"])
             given.out.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-            print_rows(summary(runs))
+            print_rows(summarised(runs))
         del bench
 
 
