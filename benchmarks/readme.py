@@ -136,6 +136,35 @@ def overhead(data: dict[str, Any]) -> list[str]:
     return [*lines, "", *textwrap.wrap(about, 118, break_on_hyphens=False)]
 
 
+def sglang(data: dict[str, Any]) -> list[str]:
+    shown = ["plug-in, no request asks", "LZ paper", "LZ guarded", "frequency 0.3", "repetition 1.2"]
+    lines: list[str] = []
+    for how, title in (("engine", "engine, overlap on"), ("one-batch", "one-batch benchmark")):
+        rows = {(row["shape"], row["batch"], row["contender"]): row for row in data["summary"] if row["how"] == how}
+        columns = [one for one in shown if any(key[2] == one and row["baseline"] != one for key, row in rows.items())]
+        if columns:
+            lines += [f"| {title} | without | {' | '.join(columns)} |", "|---" * (len(columns) + 2) + "|"]
+        for shape, batch in sorted({key[:2] for key in rows}, key=lambda cell: (float(cell[0][:-1]), -cell[1])):
+            base = rows[shape, batch, rows[shape, batch, "LZ paper"]["baseline"]]
+            cells = [f"{base['step_ms']:.3f} ms, {base['tokens_per_s']:,.0f} tokens/s"]
+            for column in columns:
+                row = rows.get((shape, batch, column))
+                cells.append(
+                    "" if row in (None, base) else "{cost:+.2%} ({cost_low:+.2%} to {cost_high:+.2%})".format(**row)
+                )
+            lines.append(f"| {shape}, batch {batch} | {' | '.join(cells)} |")
+        lines += [""] if columns else []
+    about = (
+        "Qwen2.5 shapes with dummy weights in bfloat16, context 1,024, 64 new tokens, greedy: step time, decoded tokens per "
+        "second, and what a penalty on every request adds to the step: the median over interleaved rounds of the difference "
+        "within a round, and its 95 % interval. `without`: a second engine without the plug-in; for 32B, and in the one-batch "
+        "benchmark, requests without the penalty. SGLang's one-batch benchmark waits for the device after every step, so that "
+        f"the host's work counts in full. SGLang {data['machine']['sglang']}, attention {data['machine']['attention']}; "
+        f"{machine(data)}. `python benchmarks/sglang_engine.py`."
+    )
+    return [*lines, *textwrap.wrap(about, 118, break_on_hyphens=False)]
+
+
 def detection_costs(data: dict[str, Any]) -> list[str]:
     lines = ["| a stream of 1,000,000 tokens | one push | last tenth / first tenth |", "|---|---|---|"]
     for row in data["online"]:
@@ -193,6 +222,10 @@ def main() -> None:
     fresh[transformers] = replaced(fresh[transformers], "overhead", overhead(results("overhead.json")))
     fresh[stopping] = replaced(fresh[stopping], "detection", detection_costs(results("detection.json")))
     fresh[command] = replaced(fresh[command], "detect-memory", detect_memory(results("detect_memory.json")))
+    if (ROOT / "benchmarks" / "results" / "sglang.json").exists():  # measured on a GPU
+        page = ROOT / "docs" / "sglang.md"
+        old[page] = page.read_text()
+        fresh[page] = replaced(old[page], "sglang", sglang(results("sglang.json")))
     for table in ("rates", "fresh", "paper20", "thresholds"):
         lines = getattr(labelled_tables, table)(results("labelled.json"))
         fresh[detection] = replaced(fresh[detection], table, lines)
