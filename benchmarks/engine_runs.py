@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import statistics
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 CONTEXT = 1024
+TURN, SETTLE = 16, 3  # steps with the penalty, then as many without; the first ones of a stretch do not count
+LONG = 256  # new tokens of a run in turns: a few stretches
 
 
 @dataclass(frozen=True)
@@ -58,17 +61,45 @@ def random_prompts(name: str, batch: int) -> list[list[int]]:
 
 
 def run_rounds(
-    run: Callable[[str], dict[str, Any]], contenders: list[str], rounds: int, occasional: dict[str, int]
+    run: Callable[[str, int], dict[str, Any]],
+    contenders: list[str],
+    rounds: int,
+    occasional: dict[str, int],
+    turning: tuple[str, ...],
 ) -> list[dict[str, Any]]:
-    """Rounds in which every contender runs once, in random order; those in `occasional` in so many of them only."""
+    """Rounds in which every contender runs once, in random order.
+
+    Args:
+        run: of a contender, and how many steps the penalty is on, and then off, in turn (0: always on).
+        contenders: their names.
+        rounds: how many.
+        occasional: contenders that run in so many of the rounds only.
+        turning: contenders that also run in turns.
+    """
     for contender in contenders:  # caches, compilations
-        run(contender)
+        run(contender, 0)
     runs = []
     for number in range(rounds):
         order = [one for one in contenders if number < occasional.get(one, rounds)]
         random.Random(number).shuffle(order)
-        runs += [{"round": number} | run(contender) for contender in order]
+        for contender in order:
+            runs.append({"round": number} | run(contender, 0))
+            if contender in turning:
+                runs.append({"round": number} | run(contender, TURN))
     return runs
+
+
+def costs_of_stretches(steps: list[float], on: list[bool]) -> list[float]:
+    """For each whole stretch of steps with the penalty: how much longer its steps take than those on both sides."""
+    stretches = []
+    for is_on, group in itertools.groupby(zip(on, steps, strict=True), key=lambda pair: pair[0]):
+        times = [time for _, time in group]
+        stretches.append((is_on, statistics.median(times[SETTLE:]) if len(times) == TURN else None))
+    return [
+        2 * mine / (before + after) - 1
+        for (_, before), (is_on, mine), (_, after) in zip(stretches, stretches[1:], stretches[2:], strict=False)
+        if is_on and before and mine and after
+    ]
 
 
 # ---------------------------------------------------------------- results
@@ -77,10 +108,10 @@ def run_rounds(
 def summary(
     runs: list[dict[str, Any]], cell: tuple[str, ...], baselines: tuple[str, ...], medians: tuple[str, ...]
 ) -> list[dict[str, Any]]:
-    """Per cell and contender: step time, and the cost against the baseline of the same round.
+    """Per cell and contender: step time, the cost against the baseline of the same round, and the cost in turns.
 
     Args:
-        runs: `contender`, `round`, `step_ms`, and the keys below.
+        runs: `contender`, `round`, `step_ms` or `turn_costs`, and the keys below.
         cell: the keys that tell measurements apart.
         baselines: the first of these contenders that a cell has.
         medians: further keys to take the median of.
@@ -88,26 +119,31 @@ def summary(
     rows = []
     for key in dict.fromkeys((*(run[name] for name in cell), run["contender"]) for run in runs):
         same = [run for run in runs if tuple(run[name] for name in cell) == key[:-1]]
-        mine = [run for run in same if run["contender"] == key[-1]]
+        mine = [run for run in same if run["contender"] == key[-1] and "step_ms" in run]
+        turns = [cost for run in same if run["contender"] == key[-1] for cost in run.get("turn_costs", [])]
         baseline = next(one for one in baselines if any(run["contender"] == one for run in same))
-        base = {run["round"]: run["step_ms"] for run in same if run["contender"] == baseline}
-        costs = [run["step_ms"] / base[run["round"]] - 1 for run in mine]
-        low, high = interval(costs)
+        base = {run["round"]: run["step_ms"] for run in same if run["contender"] == baseline and "step_ms" in run}
         rows.append(
             dict(zip((*cell, "contender"), key))
             | {"baseline": baseline, "rounds": len(mine)}
             | {"step_ms": statistics.median(run["step_ms"] for run in mine)}
-            | {"cost": statistics.median(costs), "cost_low": low, "cost_high": high}
+            | _mean_of("cost", [run["step_ms"] / base[run["round"]] - 1 for run in mine])
+            | {"turns": len(turns)}
+            | _mean_of("turn_cost", turns)
             | {name: _median_of(mine, name) for name in medians}
         )
     return rows
 
 
-def interval(values: list[float], resamples: int = 2000) -> tuple[float, float]:
-    """95 % bootstrap interval of the median."""
+def _mean_of(name: str, values: list[float], resamples: int = 2000) -> dict[str, float | None]:
+    """Mean, and its 95 % bootstrap interval."""
+    stem = name.removesuffix("_cost")
+    if not values:
+        return {name: None, f"{stem}_low": None, f"{stem}_high": None}
     rng = random.Random(0)
-    medians = sorted(statistics.median(rng.choices(values, k=len(values))) for _ in range(resamples))
-    return medians[int(0.025 * resamples)], medians[int(0.975 * resamples)]
+    means = sorted(statistics.fmean(rng.choices(values, k=len(values))) for _ in range(resamples))
+    low, high = means[int(0.025 * resamples)], means[int(0.975 * resamples)]
+    return {name: statistics.mean(values), f"{stem}_low": low, f"{stem}_high": high}
 
 
 def _median_of(runs: list[dict[str, Any]], key: str) -> float | None:

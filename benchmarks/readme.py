@@ -147,22 +147,29 @@ def sglang(data: dict[str, Any]) -> list[str]:
         for shape, batch in sorted({key[:2] for key in rows}, key=lambda cell: (float(cell[0][:-1]), -cell[1])):
             base = rows[shape, batch, rows[shape, batch, "LZ paper"]["baseline"]]
             cells = [f"{base['step_ms']:.3f} ms, {base['tokens_per_s']:,.0f} tokens/s"]
-            for column in columns:
-                row = rows.get((shape, batch, column))
-                cells.append(
-                    "" if row in (None, base) else "{cost:+.2%} ({cost_low:+.2%} to {cost_high:+.2%})".format(**row)
-                )
+            cells += [added(rows.get((shape, batch, column)), base) for column in columns]
             lines.append(f"| {shape}, batch {batch} | {' | '.join(cells)} |")
         lines += [""] if columns else []
     about = (
         "Qwen2.5 shapes with dummy weights in bfloat16, context 1,024, 64 new tokens, greedy: step time, decoded tokens per "
-        "second, and what a penalty on every request adds to the step: the median over interleaved rounds of the difference "
+        "second, and what a penalty on every request adds to the step: the mean over interleaved rounds of the difference "
         "within a round, and its 95 % interval. `without`: a second engine without the plug-in; for 32B, and in the one-batch "
-        "benchmark, requests without the penalty. SGLang's one-batch benchmark waits for the device after every step, so that "
-        f"the host's work counts in full. SGLang {data['machine']['sglang']}, attention {data['machine']['attention']}; "
-        f"{machine(data)}. `python benchmarks/sglang_engine.py`."
+        "benchmark, requests without the penalty. *In turns*: the penalty on for 16 steps and off for 16, each stretch "
+        "against those beside it. SGLang's one-batch benchmark waits for the device after every step, so that the host's work "
+        f"counts in full. SGLang {data['machine']['sglang']}, attention {data['machine']['attention']}; {machine(data)}. "
+        "`python benchmarks/sglang_engine.py`."
     )
     return [*lines, *textwrap.wrap(about, 118, break_on_hyphens=False)]
+
+
+def added(row: dict[str, Any] | None, base: dict[str, Any]) -> str:
+    """What a contender adds to the step, and between what bounds; nothing for the baseline itself."""
+    if row is None or row is base:
+        return ""
+    cell = "{cost:+.2%} ({cost_low:+.2%} to {cost_high:+.2%})".format(**row)
+    if row["turns"]:
+        cell += "; in turns {turn_cost:+.3%} ({turn_low:+.3%} to {turn_high:+.3%})".format(**row)
+    return cell
 
 
 def detection_costs(data: dict[str, Any]) -> list[str]:

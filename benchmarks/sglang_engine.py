@@ -11,7 +11,8 @@ whole batch; prompts come from the radix cache after the first run, so that runs
 what the host does for the penalty is not hidden behind the model. Requests without the penalty are the baseline.
 
 A run's step time is the median over its steps; contenders are compared within a round, and the rounds give the spread.
-`--how check` compares every penalised logit of a short run with the reference.
+In the engine there are also runs in which the penalty works for 16 steps and then does nothing for 16, in turn: each
+stretch is compared with the two beside it. `--how check` compares every penalised logit of a short run with the reference.
 """
 
 from __future__ import annotations
@@ -39,13 +40,15 @@ import numpy as np  # noqa: E402
 
 from benchmarks.engine_runs import (  # noqa: E402
     CONTEXT,
+    LONG,
+    costs_of_stretches,
     earlier,
     random_prompts,
     run_rounds,
     summary,
     write_model,
 )
-from benchmarks.sglang_watch import LOGITS, TIMES, times  # noqa: E402
+from benchmarks.sglang_watch import FILE, LOGITS, notes  # noqa: E402
 from benchmarks.workload import machine  # noqa: E402
 
 NONE, IDLE, PAPER, GUARDED, REPETITION, FREQUENCY = (
@@ -60,6 +63,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     FREQUENCY: {"frequency_penalty": 0.3},
 }
 OURS = (IDLE, PAPER, GUARDED)
+GREEDY = {"temperature": 0, "ignore_eos": True}
 ALONE = "32B"  # no second engine beside it
 WATCH = "lz_penalty_watch"
 
@@ -121,32 +125,38 @@ class Engine:
 
         number, path = tempfile.mkstemp(dir=FOLDER.name)
         os.close(number)
-        self._times = times(Path(path), "w+")
-        os.environ["SGLANG_PLUGINS"], os.environ[TIMES] = f"{WATCH},{plugins}", path
+        self._notes = notes(Path(path), "w+")
+        os.environ["SGLANG_PLUGINS"], os.environ[FILE] = f"{WATCH},{plugins}", path
         self._engine = sglang.Engine(**args)
-        del os.environ[TIMES]
+        del os.environ[FILE]
 
-    def generate(self, prompts: list[list[int]], **params: Any) -> list[list[int]]:
-        """The completions, greedy."""
-        params = {"temperature": 0, "ignore_eos": True} | params
+    def generate(self, prompts: list[list[int]], params: dict[str, Any] | list[dict[str, Any]]) -> list[list[int]]:
+        """The completions."""
         outputs = self._engine.generate(input_ids=prompts, sampling_params=params)
         return [output["output_ids"] for output in outputs]
 
-    def run(self, prompts: list[list[int]], new_tokens: int, params: dict[str, Any]) -> dict[str, Any]:
-        """Step time in milliseconds, tokens per second, and host time of the penalty in microseconds."""
-        first = int(self._times[0, 0]) + 1
+    def run(self, prompts: list[list[int]], new_tokens: int, params: dict[str, Any], turn: int) -> dict[str, Any]:
+        """Step time in milliseconds, tokens per second, and host time of the penalty in microseconds.
+
+        With `turn`, that many steps with the penalty and as many without: what each stretch with it cost.
+        """
+        first = int(self._notes[0, 0]) + 1
+        self._notes[0, 1] = turn
         begin = time.perf_counter()
-        self.generate(prompts, max_new_tokens=new_tokens, **params)
+        self.generate(prompts, GREEDY | {"max_new_tokens": max(new_tokens, LONG) if turn else new_tokens} | params)
         wall = time.perf_counter() - begin
-        lines = self._times[first : int(self._times[0, 0]) + 1]
+        lines = self._notes[first : int(self._notes[0, 0]) + 1]
         full = lines[:, 1] == len(prompts)
-        steps = (np.diff(lines[:, 0]) / 1e6)[full[1:] & full[:-1]][2:]
+        between = full[1:] & full[:-1]
+        steps = np.diff(lines[:, 0])[between] / 1e6
         if len(steps) < new_tokens // 2:
             sys.exit(f"only {len(steps)} steps of {len(prompts)} requests: the batch never came together")
-        step_ms = float(np.median(steps))
+        if turn:
+            return {"turn_costs": costs_of_stretches(steps.tolist(), (lines[1:, 3] == 1)[between].tolist())}
+        step_ms = float(np.median(steps[2:]))
         return {
             "step_ms": step_ms,
-            "steps": len(steps),
+            "steps": len(steps) - 2,
             "tokens_per_s": len(prompts) / step_ms * 1e3,
             "wall_s": wall,
             "host_us": float(np.median(lines[full, 2])) / 1e3,
@@ -165,14 +175,15 @@ def with_engines(name: str, given: argparse.Namespace, folder: Path) -> Any:
         engines[False] = Engine(args, "none")
     contenders = [one for one in SETTINGS if one != NONE or False in engines]
     prompts = random_prompts(name, max(given.batches))
+    others = dict.fromkeys((REPETITION, FREQUENCY), given.others)
     for batch in given.batches:
 
-        def run(contender: str, batch: int = batch) -> dict[str, Any]:
+        def run(contender: str, turn: int, batch: int = batch) -> dict[str, Any]:
             engine = engines.get(contender in OURS, engines[True])
-            found = engine.run(prompts[:batch], given.new_tokens, SETTINGS[contender])
+            found = engine.run(prompts[:batch], given.new_tokens, SETTINGS[contender], turn)
             return {"contender": contender} | found
 
-        yield batch, run_rounds(run, contenders, given.rounds, dict.fromkeys((REPETITION, FREQUENCY), given.others))
+        yield batch, run_rounds(run, contenders, given.rounds, others, (PAPER, GUARDED))
     for engine in engines.values():
         engine.shutdown()
 
@@ -198,7 +209,7 @@ def with_one_batch(name: str, given: argparse.Namespace, folder: Path) -> Any:
         prompts = random_prompts(name, max(given.batches))
         for batch in given.batches:
 
-            def run(contender: str, batch: int = batch) -> dict[str, Any]:
+            def run(contender: str, _: int, batch: int = batch) -> dict[str, Any]:
                 requests = one_batch.prepare_synthetic_inputs_for_latency_test(batch, CONTEXT, prompts[:batch])
                 for request in requests:
                     _queue(request, SETTINGS[contender])
@@ -213,7 +224,7 @@ def with_one_batch(name: str, given: argparse.Namespace, folder: Path) -> Any:
                     "wall_s": float(result["total_latency"]),
                 }
 
-            found.append((batch, run_rounds(run, [IDLE, PAPER, GUARDED], given.rounds, {})))
+            found.append((batch, run_rounds(run, [IDLE, PAPER, GUARDED], given.rounds, {}, ())))
 
     one_batch.latency_test_run_once = all_runs
     one_batch.get_tokenizer = lambda *_, **__: None  # there are no files of one
@@ -247,11 +258,9 @@ def check(given: argparse.Namespace, folder: Path) -> None:
     engine = Engine(server_args("tiny", folder, 8, given.attention), "lz_penalty")
     prompts = [(prompt[:7] * 20)[: 40 + 9 * at] for at, prompt in enumerate(random_prompts("tiny", 8))]
     fields = [None if at % 4 == 3 else {"lz_preset": ("paper", "guarded")[at % 2]} for at in range(8)]
-    params = [{"temperature": 0, "ignore_eos": True, "max_new_tokens": 12 + 3 * at, "custom_params": one}
-              for at, one in enumerate(fields)]  # fmt: skip
-    outputs = engine._engine.generate(input_ids=prompts, sampling_params=params)
+    params = [GREEDY | {"max_new_tokens": 12 + 3 * at, "custom_params": one} for at, one in enumerate(fields)]
+    texts = [prompt + output for prompt, output in zip(prompts, engine.generate(prompts, params))]
     engine.shutdown()
-    texts = [prompt + output["output_ids"] for prompt, output in zip(prompts, outputs)]
     rows = changed = 0
     for path in record.iterdir():
         step = np.load(path)
@@ -288,6 +297,8 @@ def summarised(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def print_rows(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         host = "" if row["host_us"] is None else f"  host {row['host_us']:.0f} us"
+        if row["turns"]:
+            host += "; in {turns} turns {turn_cost:+.3%} [{turn_low:+.3%}, {turn_high:+.3%}]".format(**row)
         print(
             f"{row['how']:<9} {row['shape']:>5} batch {row['batch']:>3}  {row['contender']:<24} {row['step_ms']:8.3f} ms/step "
             f"{row['tokens_per_s']:9,.0f} tokens/s  {row['cost']:+.2%} [{row['cost_low']:+.2%}, {row['cost_high']:+.2%}]{host}",

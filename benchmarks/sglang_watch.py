@@ -1,41 +1,46 @@
-"""A second plug-in for benchmarks/sglang_engine.py, in SGLang's scheduler: a stopwatch, and a record of penalised logits."""
+"""A second plug-in for benchmarks/sglang_engine.py, in SGLang's scheduler: stopwatch, switch, and record of logits."""
 
 from __future__ import annotations
 
 import os
+from collections import deque
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 
-TIMES = "LZ_PENALTY_BENCHMARK_TIMES"  # the file that both processes map, as an environment variable
+FILE = "LZ_PENALTY_BENCHMARK_FILE"  # that both processes map, as an environment variable
 LOGITS = "LZ_PENALTY_BENCHMARK_LOGITS"  # a folder: every penalised step is written there
 STEPS = 200_000
 
 
-def times(path: Path, mode: Any) -> np.ndarray:
-    """A file shared between the processes: in its first line the number of steps so far, then one line per step.
+def notes(path: Path, mode: Any) -> np.ndarray:
+    """A file shared between the processes.
 
-    When its result was processed, in nanoseconds; how many requests decoded in it, 0 for a prefill; and how long the
-    penalty kept the scheduler's thread since the step before.
+    Line 0: the number of steps so far; how many steps the penalty is on, and then off, in turn (0: always on). Then a line
+    per step: when its result was processed, in nanoseconds; how many requests decoded in it, 0 for a prefill; how long the
+    penalty kept the scheduler's thread since the step before; and whether it was on.
     """
-    return np.memmap(path, np.int64, mode, shape=(STEPS, 3))
+    return np.memmap(path, np.int64, mode, shape=(STEPS, 4))
 
 
 class _Watch:
-    """Notes each step; reading the clock twice per step is all it costs."""
+    """Notes each step; reading the clock is all it costs."""
 
     def __init__(self) -> None:
-        self._times = times(Path(os.environ[TIMES]), "r+")
+        self._notes = notes(Path(os.environ[FILE]), "r+")
         self._host = 0
+        self._launched: deque[bool] = deque()  # decoding steps on the device: whether the penalty was on
+        self._count = 0
 
     def processed(self, _: Any, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> None:
-        """After `Scheduler.process_batch_result`."""
-        count = int(self._times[0, 0]) + 1
-        rows = len(batch.reqs) if batch.forward_mode.is_decode() else 0
-        self._times[count] = perf_counter_ns(), rows, self._host
-        self._times[0, 0], self._host = count, 0
+        """After `Scheduler.process_batch_result`, which follows one step behind."""
+        decode = batch.forward_mode.is_decode()
+        on = self._launched.popleft() if decode and self._launched else False
+        count = int(self._notes[0, 0]) + 1
+        self._notes[count] = perf_counter_ns(), len(batch.reqs) if decode else 0, self._host, on
+        self._notes[0, 0], self._host = count, 0
 
     def timed(self, function: Any) -> Any:
         """The function, its time counted as the penalty's."""
@@ -48,10 +53,24 @@ class _Watch:
 
         return wrapped
 
+    def in_turn(self, apply: Any) -> Any:
+        """`History.apply`, on and off in turn if that is asked for."""
+
+        def wrapped(history: Any, step: Any, logits: Any, batch: Any) -> None:
+            turn, on = int(self._notes[0, 1]), True
+            if batch.forward_mode.is_decode():
+                self._count += 1
+                on = not turn or self._count // turn % 2 == 0
+                self._launched.append(on)
+            if on:
+                apply(history, step, logits, batch)
+
+        return wrapped
+
 
 def register() -> None:
     """Called by SGLang in every process; the main one has no steps."""
-    if TIMES not in os.environ:
+    if FILE not in os.environ:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
@@ -63,6 +82,7 @@ def register() -> None:
     )
     for name in ("load", "step", "apply"):
         setattr(History, name, watch.timed(getattr(History, name)))
+    History.apply = watch.in_turn(History.apply)  # type: ignore[method-assign]
     if LOGITS in os.environ:
         History.apply = _recorded(History.apply, Path(os.environ[LOGITS]))  # type: ignore[method-assign]
 

@@ -4,6 +4,10 @@ Two engines of one shape with dummy weights stand side by side, one without a pr
 turns, so that the machine's moods hit all alike. A step is the time between two outputs of the whole batch; a run's
 step time is the median over its steps; contenders are compared within a round, and the rounds give the spread. Where
 two engines do not fit into the memory (32B), requests without the penalty in ours are the baseline.
+
+Runs differ by more than the penalty costs. So there are also runs in which the plug-in works for 16 steps and then does
+nothing for 16, in turn: each stretch is compared with the two beside it. That leaves out what it costs to have a processor
+that does nothing, which the first way shows.
 """
 
 from __future__ import annotations
@@ -30,14 +34,16 @@ import numpy as np  # noqa: E402
 
 from benchmarks.engine_runs import (  # noqa: E402
     CONTEXT,
+    LONG,
     SHAPES,
+    costs_of_stretches,
     earlier,
     random_prompts,
     run_rounds,
     summary,
     write_model,
-)  # fmt: skip
-from benchmarks.vllm_timed import TIMES, times  # noqa: E402
+)
+from benchmarks.vllm_timed import CHANGED, FILE, ON, notes  # noqa: E402
 from benchmarks.workload import machine  # noqa: E402
 
 NONE, IDLE, PAPER, GUARDED, REPETITION, FREQUENCY = (
@@ -52,7 +58,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     FREQUENCY: {"frequency_penalty": 0.3},
 }
 OURS = (IDLE, PAPER, GUARDED)
-HOST = ("host_us", "host_cpu_us", "arrival_us", "arrival_cpu_us")  # by the clock, and what this thread itself worked
+HOST = ("host_us", "arrival_us")
 
 
 ALONE = "32B"  # no second engine beside it
@@ -90,15 +96,18 @@ class Bench:
     def __init__(self, name: str, batch: int, pair: bool) -> None:
         self._folder = tempfile.TemporaryDirectory()
         folder = Path(self._folder.name)
-        os.environ[TIMES] = str(folder / "times")
-        self._times = times(folder / "times", "w+")
+        os.environ[FILE] = str(folder / "notes")
+        self._notes = notes(folder / "notes", "w+")
         self._plain = engine(name, folder, [], batch) if pair else None
         self._ours = engine(name, folder, ["benchmarks.vllm_timed:TimedProcessor"], batch)
         self._prompts = random_prompts(name, batch)
         self.contenders = list(SETTINGS) if pair else list(SETTINGS)[1:]
 
-    def run(self, contender: str, batch: int, new_tokens: int) -> dict[str, Any]:
-        """One batch: every step's time in milliseconds, and the host time of the processor in microseconds."""
+    def run(self, contender: str, batch: int, new_tokens: int, turn: int = 0) -> dict[str, Any]:
+        """One batch: the time of a step in milliseconds, the host time of the processor in microseconds.
+
+        With `turn`, that many steps with the penalty and as many without: what each stretch with it cost.
+        """
         from vllm import SamplingParams
 
         llm = self._ours if contender in OURS or self._plain is None else self._plain
@@ -112,7 +121,8 @@ class Bench:
             return output
 
         core.get_output = timed
-        first = int(self._times[0, 0]) + 1
+        first = int(self._notes[0, 0]) + 1
+        self._notes[0, 1] = turn
         params = SamplingParams(
             temperature=0, max_tokens=new_tokens, ignore_eos=True, detokenize=False, **SETTINGS[contender]
         )
@@ -121,23 +131,29 @@ class Bench:
             llm.generate(prompts, params, use_tqdm=False)
         finally:
             core.get_output = get_output
-        steps = [(after - before) * 1e3 for before, after in itertools.pairwise(ends)][2:]
-        run = {"contender": contender, "step_ms": statistics.median(steps), "steps": len(steps)}
+        steps = [(after - before) * 1e3 for before, after in itertools.pairwise(ends)]
+        host_ns, kind = self._notes[first : int(self._notes[0, 0]) + 1].T
+        if turn:
+            return {
+                "contender": contender,
+                "turn_costs": costs_of_stretches(steps, (kind == ON)[-len(steps) :].tolist()),
+            }
+        run = {"contender": contender, "step_ms": statistics.median(steps[2:]), "steps": len(steps) - 2}
         if contender in OURS:
-            host = self._times[first : int(self._times[0, 0]) + 1] / 1e3
-            steady, arriving = host[host[:, 0] > 0], -host[host[:, 0] < 0]
-            run["host_us"], run["host_cpu_us"] = np.median(steady, axis=0).tolist()
-            run["arrival_us"], run["arrival_cpu_us"] = arriving.max(axis=0).tolist() if len(arriving) else (None, None)
+            run["host_us"] = float(np.median(host_ns[kind == ON])) / 1e3
+            arriving = host_ns[kind == CHANGED]
+            run["arrival_us"] = int(arriving.max()) / 1e3 if len(arriving) else None
         return run
 
 
 def measure(bench: Bench, name: str, batch: int, new_tokens: int, rounds: int, others: int) -> list[dict[str, Any]]:
-    """Rounds in which every contender runs once; the standard penalties, whose cost is large, in a few of them."""
+    """Rounds in which every contender runs once, ours also in turns; vLLM's penalties, whose cost is large, in a few."""
     runs = run_rounds(
-        lambda contender: bench.run(contender, batch, new_tokens),
+        lambda contender, turn: bench.run(contender, batch, max(new_tokens, LONG) if turn else new_tokens, turn),
         bench.contenders,
         rounds,
         {REPETITION: others, FREQUENCY: others},
+        (PAPER, GUARDED),
     )
     return [{"shape": name, "batch": batch, "new_tokens": new_tokens} | run for run in runs]
 
@@ -151,11 +167,9 @@ def summarised(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def print_rows(rows: list[dict[str, Any]]) -> None:
     for row in rows:
-        host = (
-            ""
-            if row["host_us"] is None
-            else "  host {host_us:.0f} us, {host_cpu_us:.0f} of its own; at arrivals {arrival_us:,.0f} us".format(**row)
-        )
+        host = "" if row["host_us"] is None else "  host {host_us:.0f} us, at arrivals {arrival_us:,.0f}".format(**row)
+        if row["turns"]:
+            host += "; in {turns} turns {turn_cost:+.3%} [{turn_low:+.3%}, {turn_high:+.3%}]".format(**row)
         print(
             f"{row['shape']:>5} batch {row['batch']:>3}  {row['contender']:<27} {row['step_ms']:8.3f} ms/step  "
             f"{row['cost']:+.2%} [{row['cost_low']:+.2%}, {row['cost_high']:+.2%}]{host}",
