@@ -7,6 +7,7 @@ import sys
 import typer
 
 from lz_penalty.cli.compare import compare
+from lz_penalty.cli.cost import cost
 from lz_penalty.cli.demo import demo
 from lz_penalty.cli.detect import detect
 from lz_penalty.cli.doctor import doctor
@@ -29,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="The Lempel-Ziv penalty: stop language models from repeating themselves endlessly.",
 )
-for command in (demo, generate, compare, detect, doctor):
+for command in (demo, generate, compare, cost, detect, doctor):
     app.command()(command)
 
 
