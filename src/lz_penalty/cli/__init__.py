@@ -13,6 +13,7 @@ from lz_penalty.cli.detect import detect
 from lz_penalty.cli.doctor import doctor
 from lz_penalty.cli.duality import duality
 from lz_penalty.cli.generate import generate
+from lz_penalty.cli.replay import replay
 from lz_penalty.errors import LZPenaltyError
 
 # Modules that commands need, and the extra that brings each.
@@ -32,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="The Lempel-Ziv penalty: stop language models from repeating themselves endlessly.",
 )
-for command in (demo, generate, compare, cost, duality, detect, doctor):
+for command in (demo, generate, compare, cost, duality, detect, replay, doctor):
     app.command()(command)
 
 
