@@ -33,7 +33,7 @@ def replay(
         ..., "--endpoint", "-e", help="OpenAI-compatible server, as http://localhost:8000/v1."
     ),
     penalty: str = typer.Option("guarded", "--penalty", "-p", help="As in `generate`: guarded, paper:0.3, ..."),
-    style: str = typer.Option("flat", help="Where the server takes lz_* fields: flat (transformers), vllm, sglang."),
+    style: str = typer.Option("flat", help="Where the server takes lz_* fields: flat (our own servers), vllm, sglang."),
     model: str = typer.Option(None, "--model", "-m", help="Ask this model, whatever the requests say."),
     change: list[str] = typer.Option(
         [], "--set", metavar="NAME=VALUE", help="Replace a field: temperature=0. May recur."
