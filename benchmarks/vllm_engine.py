@@ -4,6 +4,10 @@ Two engines of one shape with dummy weights stand side by side, one without a pr
 turns, so that the machine's moods hit all alike. A step is the time between two outputs of the whole batch; a run's
 step time is the median over its steps; contenders are compared within a round, and the rounds give the spread. Where
 two engines do not fit into the memory (32B), requests without the penalty in ours are the baseline.
+
+Runs differ by more than the penalty costs. So there are also runs in which the plug-in works for 16 steps and then does
+nothing for 16, in turn: each stretch is compared with the two beside it. That leaves out what it costs to have a processor
+that does nothing, which the first way shows.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # a processor means V1 u
 
 import numpy as np  # noqa: E402
 
-from benchmarks.vllm_timed import TIMES, times  # noqa: E402
+from benchmarks.vllm_timed import CHANGED, FILE, ON, notes  # noqa: E402
 from benchmarks.workload import machine  # noqa: E402
 
 CONTEXT = 1024
@@ -46,7 +50,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     FREQUENCY: {"frequency_penalty": 0.3},
 }
 OURS = (IDLE, PAPER, GUARDED)
-HOST = ("host_us", "host_cpu_us", "arrival_us", "arrival_cpu_us")  # by the clock, and what this thread itself worked
+HOST = ("host_us", "arrival_us")
+TURN, SETTLE = 16, 3  # steps with the penalty, then as many without; the first ones of a stretch do not count
 
 
 @dataclass(frozen=True)
@@ -115,8 +120,8 @@ class Bench:
     def __init__(self, name: str, batch: int, pair: bool) -> None:
         self._folder = tempfile.TemporaryDirectory()
         folder = Path(self._folder.name)
-        os.environ[TIMES] = str(folder / "times")
-        self._times = times(folder / "times", "w+")
+        os.environ[FILE] = str(folder / "notes")
+        self._notes = notes(folder / "notes", "w+")
         self._plain = engine(name, folder, [], batch) if pair else None
         self._ours = engine(name, folder, ["benchmarks.vllm_timed:TimedProcessor"], batch)
         rng = random.Random(0)
@@ -124,8 +129,11 @@ class Bench:
         self._prompts = [[rng.randrange(2, vocab) for _ in range(CONTEXT)] for _ in range(batch)]
         self.contenders = list(SETTINGS) if pair else list(SETTINGS)[1:]
 
-    def run(self, contender: str, batch: int, new_tokens: int) -> dict[str, Any]:
-        """One batch: every step's time in milliseconds, and the host time of the processor in microseconds."""
+    def run(self, contender: str, batch: int, new_tokens: int, turn: int = 0) -> dict[str, Any]:
+        """One batch: the time of a step in milliseconds, the host time of the processor in microseconds.
+
+        With `turn`, that many steps with the penalty and as many without: what each stretch with it cost.
+        """
         from vllm import SamplingParams
 
         llm = self._ours if contender in OURS or self._plain is None else self._plain
@@ -139,7 +147,8 @@ class Bench:
             return output
 
         core.get_output = timed
-        first = int(self._times[0, 0]) + 1
+        first = int(self._notes[0, 0]) + 1
+        self._notes[0, 1] = turn
         params = SamplingParams(
             temperature=0, max_tokens=new_tokens, ignore_eos=True, detokenize=False, **SETTINGS[contender]
         )
@@ -148,27 +157,47 @@ class Bench:
             llm.generate(prompts, params, use_tqdm=False)
         finally:
             core.get_output = get_output
-        steps = [(after - before) * 1e3 for before, after in itertools.pairwise(ends)][2:]
-        run = {"contender": contender, "step_ms": statistics.median(steps), "steps": len(steps)}
+        steps = [(after - before) * 1e3 for before, after in itertools.pairwise(ends)]
+        host_ns, kind = self._notes[first : int(self._notes[0, 0]) + 1].T
+        if turn:
+            return {
+                "contender": contender,
+                "turn_costs": costs_of_stretches(steps, (kind == ON)[-len(steps) :].tolist()),
+            }
+        run = {"contender": contender, "step_ms": statistics.median(steps[2:]), "steps": len(steps) - 2}
         if contender in OURS:
-            host = self._times[first : int(self._times[0, 0]) + 1] / 1e3
-            steady, arriving = host[host[:, 0] > 0], -host[host[:, 0] < 0]
-            run["host_us"], run["host_cpu_us"] = np.median(steady, axis=0).tolist()
-            run["arrival_us"], run["arrival_cpu_us"] = arriving.max(axis=0).tolist() if len(arriving) else (None, None)
+            run["host_us"] = float(np.median(host_ns[kind == ON])) / 1e3
+            arriving = host_ns[kind == CHANGED]
+            run["arrival_us"] = int(arriving.max()) / 1e3 if len(arriving) else None
         return run
 
 
+def costs_of_stretches(steps: list[float], on: list[bool]) -> list[float]:
+    """For each whole stretch of steps with the penalty: how much longer its steps take than those on both sides."""
+    stretches = []
+    for is_on, group in itertools.groupby(zip(on, steps, strict=True), key=lambda pair: pair[0]):
+        times = [time for _, time in group]
+        stretches.append((is_on, statistics.median(times[SETTLE:]) if len(times) == TURN else None))
+    return [
+        2 * mine / (before + after) - 1
+        for (_, before), (is_on, mine), (_, after) in zip(stretches, stretches[1:], stretches[2:], strict=False)
+        if is_on and before and mine and after
+    ]
+
+
 def measure(bench: Bench, name: str, batch: int, new_tokens: int, rounds: int, others: int) -> list[dict[str, Any]]:
-    """Rounds in which every contender runs once; the standard penalties, whose cost is large, in a few of them."""
+    """Rounds in which every contender runs once, ours also in turns; vLLM's penalties, whose cost is large, in a few."""
     runs = []
+    about = {"shape": name, "batch": batch, "new_tokens": new_tokens}
     for contender in bench.contenders:  # caches, compilations
         bench.run(contender, batch, min(new_tokens, 64))
     for number in range(rounds):
         order = [one for one in bench.contenders if number < others or one not in (REPETITION, FREQUENCY)]
         random.Random(number).shuffle(order)
         for contender in order:
-            run = bench.run(contender, batch, new_tokens)
-            runs.append({"shape": name, "batch": batch, "new_tokens": new_tokens, "round": number} | run)
+            runs.append(about | {"round": number} | bench.run(contender, batch, new_tokens))
+            if contender in (PAPER, GUARDED):  # long enough for a few stretches
+                runs.append(about | {"round": number} | bench.run(contender, batch, max(new_tokens, 256), TURN))
     return runs
 
 
@@ -181,11 +210,13 @@ def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     cells = dict.fromkeys((run["shape"], run["batch"], run["new_tokens"], run["contender"]) for run in runs)
     for shape, batch, new_tokens, contender in cells:
         same = [run for run in runs if (run["shape"], run["batch"], run["new_tokens"]) == (shape, batch, new_tokens)]
-        mine = [run for run in same if run["contender"] == contender]
+        mine = [run for run in same if run["contender"] == contender and "step_ms" in run]
+        turns = [cost for run in same if run["contender"] == contender for cost in run.get("turn_costs", [])]
         baseline = NONE if any(run["contender"] == NONE for run in same) else IDLE
-        base = {run["round"]: run["step_ms"] for run in same if run["contender"] == baseline}
+        base = {run["round"]: run["step_ms"] for run in same if run["contender"] == baseline and "step_ms" in run}
         costs = [run["step_ms"] / base[run["round"]] - 1 for run in mine]
         low, high = interval(costs)
+        turn_low, turn_high = interval(turns) if turns else (None, None)
         rows.append(
             {
                 "shape": shape,
@@ -195,9 +226,13 @@ def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "baseline": baseline,
                 "rounds": len(mine),
                 "step_ms": statistics.median(run["step_ms"] for run in mine),
-                "cost": statistics.median(costs),
+                "cost": statistics.mean(costs),
                 "cost_low": low,
                 "cost_high": high,
+                "turns": len(turns),
+                "turn_cost": statistics.mean(turns) if turns else None,
+                "turn_low": turn_low,
+                "turn_high": turn_high,
                 **{key: median_of(mine, key) for key in HOST},
             }
         )
@@ -205,10 +240,10 @@ def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def interval(values: list[float], resamples: int = 2000) -> tuple[float, float]:
-    """95 % bootstrap interval of the median."""
+    """95 % bootstrap interval of the mean."""
     rng = random.Random(0)
-    medians = sorted(statistics.median(rng.choices(values, k=len(values))) for _ in range(resamples))
-    return medians[int(0.025 * resamples)], medians[int(0.975 * resamples)]
+    means = sorted(statistics.fmean(rng.choices(values, k=len(values))) for _ in range(resamples))
+    return means[int(0.025 * resamples)], means[int(0.975 * resamples)]
 
 
 def median_of(runs: list[dict[str, Any]], key: str) -> float | None:
@@ -218,11 +253,9 @@ def median_of(runs: list[dict[str, Any]], key: str) -> float | None:
 
 def print_rows(rows: list[dict[str, Any]]) -> None:
     for row in rows:
-        host = (
-            ""
-            if row["host_us"] is None
-            else "  host {host_us:.0f} us, {host_cpu_us:.0f} of its own; at arrivals {arrival_us:,.0f} us".format(**row)
-        )
+        host = "" if row["host_us"] is None else "  host {host_us:.0f} us, at arrivals {arrival_us:,.0f}".format(**row)
+        if row["turns"]:
+            host += "; in {turns} turns {turn_cost:+.3%} [{turn_low:+.3%}, {turn_high:+.3%}]".format(**row)
         print(
             f"{row['shape']:>5} batch {row['batch']:>3}  {row['contender']:<27} {row['step_ms']:8.3f} ms/step  "
             f"{row['cost']:+.2%} [{row['cost_low']:+.2%}, {row['cost_high']:+.2%}]{host}",

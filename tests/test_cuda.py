@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 
-from lz_penalty import LZPenaltyConfig, apply_lz_penalty_, pack_configs
+from lz_penalty import LZPenaltyConfig, apply_lz_penalty_, pack_configs, prepare_lz_penalty
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -78,7 +78,7 @@ def test_a_cuda_graph_follows_its_inputs(window):
 
 @pytest.mark.parametrize("window", [512, 8192])
 def test_steps_from_pinned_memory(window):
-    """As engines call it: vectors fetched from the host, the newest token stored by the kernel, no checks."""
+    """As engines call it: prepared, vectors fetched from the host, the newest token stored by the kernel."""
     rows, first, steps = 6, 700, 40
     told = histories(rows, first + steps)
     configs = [LZPenaltyConfig(window_size=window), LZPenaltyConfig.guarded(window_size=window), None] * 2
@@ -92,7 +92,10 @@ def test_steps_from_pinned_memory(window):
         newest.copy_(told[:, first + step])
         logits = torch.randn(rows, VOCAB, device="cuda")
         want = on_cpu(logits, told[:, : first + step + 1], configs)
-        apply_lz_penalty_(logits, kept, lengths, config=packed, row_to_slot=slots, newest_ids=newest, check=step == 0)
+        given = (logits, kept, lengths, None, slots, None, None, newest)
+        if step == 0:
+            penalise = prepare_lz_penalty(*given, config=packed)
+        penalise(*given)
         torch.cuda.synchronize()  # the vectors are written again
         torch.testing.assert_close(logits.cpu(), want, rtol=1e-6, atol=1e-5)
     assert torch.equal(kept[:, : first + steps].cpu().flip(0), told.int())

@@ -11,7 +11,7 @@ per row where the kernel can read them; it writes the new token to the history a
 from __future__ import annotations
 
 from array import array
-from operator import itemgetter
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,17 +19,16 @@ import torch
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 
 from lz_penalty import packing as col
+from lz_penalty.engines.output_lists import newest_reader
 from lz_penalty.engines.request_settings import RequestSettings, Settings, padded, store
 from lz_penalty.engines.vllm.staging import Staging
 from lz_penalty.errors import LZPenaltyError
-from lz_penalty.ops import apply_lz_penalty_
-from lz_penalty.packing import PackedConfig
+from lz_penalty.ops import prepare_lz_penalty
 
 __all__ = ["BatchState"]
 
 # Rows of `columns`. `SEEN`, the output tokens already taken, stays on the host.
 SEEN, SLOT, LENGTH, NEWEST = range(4)
-_last = itemgetter(-1)
 
 
 class Request(NamedTuple):
@@ -47,41 +46,6 @@ class Request(NamedTuple):
         if self.settings.include_prompt and len(tokens) < reach:
             tokens = self.prompt[len(tokens) - reach :] + tokens
         return tokens
-
-
-class QuietSteps:
-    """Steps in which every output gains one token and nothing else happens: nearly all of them, so they must be cheap.
-
-    Args:
-        outputs: the output lists.
-        rows: their rows in the batch.
-        columns: the state of all rows; `SEEN` is brought up to date by whoever ends the quiet steps.
-        capacity: of a history.
-    """
-
-    def __init__(self, outputs: list[list[int]], rows: np.ndarray, columns: np.ndarray, capacity: int) -> None:
-        self.steps = 0
-        self._outputs = outputs
-        self._expected = [seen + 1 for seen in columns[SEEN, rows].tolist()]
-        self._rows = rows
-        self._newest, self._lengths = columns[NEWEST], columns[LENGTH]
-        self._gain = np.zeros_like(self._lengths)
-        self._gain[rows] = 1
-        self._room = capacity - int(columns[LENGTH, rows].max())
-
-    def take_new_tokens(self) -> bool:
-        """Note the new tokens; `False` if this step is not a quiet one, and nothing was done."""
-        lengths = list(map(len, self._outputs))
-        if lengths != self._expected or self.steps == self._room:
-            return False
-        tokens = list(map(_last, self._outputs))
-        if min(tokens) < 0:
-            raise placeholder()
-        self._newest[self._rows] = tokens
-        self._lengths += self._gain
-        self._expected = [length + 1 for length in lengths]
-        self.steps += 1
-        return True
 
 
 class BatchState:
@@ -105,17 +69,17 @@ class BatchState:
         self._free_slots = list(range(rows))
         self._batch_size = 0
         self._unloaded: set[int] = set()  # slots of requests whose history has not been sent yet
-        self._packed: PackedConfig | None = None  # of the rows that follow; made anew when the batch has changed
-        self._rows = np.zeros(0, dtype=np.int64)
+        self._rows = np.zeros(0, dtype=np.int32)
         self._outputs: list[list[int]] = []
-        self._quiet: QuietSteps | None = None  # while nothing changes but one more token in every output
+        # Made anew when the batch has changed.
+        self._penalise: Callable[..., Any] | None = None
+        self._take_newest: Callable[[], int] | None = None
         self._staging = Staging(len(self._columns) - SLOT, rows, device)
 
     # ------------------------------------------------------------ the batch changes
 
     def update(self, update: BatchUpdate) -> None:
         """Follow what came, went and moved. Output lists are not read here: their last ids may be placeholders."""
-        self._end_quiet_steps()
         for row in update.removed:
             self._remove(row)
         for row, params, prompt, output in update.added:
@@ -124,9 +88,11 @@ class BatchState:
         for a, b, direction in update.moved:
             self._move(a, b, direction == MoveDirectionality.SWAP)
         self._batch_size = update.batch_size
-        self._rows = np.array([row for row, one in enumerate(self._requests) if one is not None], dtype=np.int64)
+        self._rows = np.array([row for row, one in enumerate(self._requests) if one is not None], dtype=np.int32)
         self._outputs = [one.output for one in self._requests if one is not None]
-        self._packed = None
+        seen, length, newest = self._columns[SEEN], self._columns[LENGTH], self._columns[NEWEST]
+        self._take_newest = newest_reader(self._outputs, self._rows, seen, length, newest, self._capacity)
+        self._penalise = None
 
     def _add(self, row: int, extra_args: dict[str, Any] | None, prompt: list[int], output: list[int]) -> None:
         slot = self._free_slots[-1]
@@ -176,29 +142,30 @@ class BatchState:
             self._load(
                 [row for row, one in enumerate(self._requests) if one is not None and one.slot in self._unloaded]
             )
-        quiet = self._quiet is not None and self._quiet.take_new_tokens()
-        if not quiet:
-            self._take_new_tokens()
-        changed = self._packed is None
-        if self._packed is None:
-            self._packed = self._settings.pack(self._table[: self._batch_size])
+        quiet = self._take_new_tokens() and self._penalise is not None
+        if self._penalise is None:
             self._staging.resize(self._batch_size)
         slots, lengths, newest = self._staging.post(self._columns[SLOT:, : self._batch_size], quiet=quiet)
-        apply_lz_penalty_(
-            logits,
-            self._history,
-            lengths,
-            config=self._packed,
-            row_to_slot=slots,
-            newest_ids=newest,
-            check=changed,
-        )
+        given = (logits, self._history, lengths, None, slots, None, None, newest)
+        if self._penalise is None:
+            packed = self._settings.pack(self._table[: self._batch_size])
+            self._penalise = prepare_lz_penalty(*given, config=packed)
+        self._penalise(*given)
         self._staging.posted()
         return logits
 
-    def _take_new_tokens(self) -> None:
-        """Note what the output lists have gained: one token per request, or none while it is prefilled."""
-        self._end_quiet_steps()
+    def _take_new_tokens(self) -> bool:
+        """Note what the output lists have gained: one token per request, or none while it is prefilled.
+
+        Returns:
+            Whether each has gained one, as in nearly all steps.
+        """
+        if self._take_newest is not None:
+            taken = self._take_newest()
+            if taken < 0:
+                raise placeholder()
+            if taken:
+                return True
         columns, rows, outputs = self._columns, self._rows, self._outputs
         fresh = np.fromiter(map(len, outputs), np.int64, len(outputs)) - columns[SEEN, rows]
         columns[NEWEST] = -1
@@ -211,12 +178,7 @@ class BatchState:
         columns[SEEN, rows[one]] += 1
         # A full slot; or fewer or more: vLLM took tokens back (a failed transfer of cache blocks), or a step was not seen.
         self._load(rows[(fresh != 0) & ~one].tolist())
-        self._quiet = QuietSteps(outputs, rows, columns, self._capacity)
-
-    def _end_quiet_steps(self) -> None:
-        if self._quiet is not None:
-            self._columns[SEEN, self._rows] += self._quiet.steps
-            self._quiet = None
+        return bool(one.all())
 
     # ------------------------------------------------------------ now and then
 
