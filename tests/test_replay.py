@@ -5,6 +5,7 @@ import json
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 from greedy import generate
@@ -396,6 +397,23 @@ def test_a_server_without_the_penalty_is_seen(tmp_path):
         with pytest.raises(LZPenaltyError, match=r"accepts lz_penalty = -1 in the style 'flat'.*--style"):
             replay(log, server.url)
         assert replay(log, server.url, "--no-probe").exit_code == 0
+
+
+def test_killed_and_run_again(tmp_path):
+    total, log, out = 40, stored(tmp_path, *(chat(f"q{i}") for i in range(40))), tmp_path / "out.jsonl"
+    with JudgeServer(echo, delay=0.05).running() as server:
+        command = [sys.executable, "-m", "lz_penalty", "replay", str(log), "-e", server.url, "--out", str(out)]
+        process = subprocess.Popen([*command, "--concurrency", "2"])
+        while len(server.requests) < 25:
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.kill()
+        process.wait()
+        kept = out.read_text().count('"without"')
+        assert 5 < kept < total
+        before = len(server.requests)
+        assert counts(replay(log, server.url, "--json", "--out", str(out)))["replayed"] == total
+    assert len(server.requests) - before == 1 + 2 * (total - kept)
 
 
 def test_interrupted_in_the_middle_of_a_line(tmp_path):
