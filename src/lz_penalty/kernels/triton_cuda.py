@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 
 from lz_penalty import packing as col
+from lz_penalty.kernels.cuda_launch import direct_launch
 from lz_penalty.kernels.triton_parts import (
     BEFORE_BUFFER,
     NEARNESS,
@@ -118,29 +119,31 @@ def _on_its_device(step, index):
 
 
 class _Launch:
-    """`kernel[grid](...)`; from the second time on without Triton's look at every argument, most of what a launch costs.
+    """`kernel[grid](...)`, each time with less of Triton's work, most of what a launch costs.
 
-    `kinds`, the constants and the warps are all that the compiled code depends on.
+    The first call compiles, if nobody has, or launches what is compiled: without Triton's look at every argument, since
+    `kinds`, the constants and the warps are all that the code depends on. The calls after it go to the driver.
     """
 
     def __init__(self, kernel, grid, constants, warps, kinds):
         self._kernel, self._grid, self._constants, self._warps = kernel, grid, constants, warps
-        self._values = tuple(constants.values())
-        self._key = (kernel.__name__, warps, kinds, self._values)
-        self._run = None
+        self._key = (kernel.__name__, warps, kinds, *constants.values())
+        self._direct = None
+        self._calls = 0
 
     def __call__(self, arguments):
-        if self._run is None:
-            compiled = _COMPILED.get(self._key)
-            if compiled is None:  # always, under the interpreter
-                compiled = self._kernel[self._grid](*arguments, **self._constants, num_warps=self._warps)
-                if compiled is not None:
-                    _COMPILED[self._key] = compiled
-                return
-            self._run = compiled[self._grid]
+        if self._direct is not None and self._direct(arguments):
+            return
+        compiled = _COMPILED.get(self._key)
+        if compiled is None:  # always, under the interpreter
+            _COMPILED[self._key] = self._kernel[self._grid](*arguments, **self._constants, num_warps=self._warps)
+            return
         # Addresses instead of tensors: Triton would ask the driver about each.
         given = [one.data_ptr() if isinstance(one, torch.Tensor) else one for one in arguments]
-        self._run(*given, *self._values)
+        compiled[self._grid](*given, *self._constants.values())
+        self._calls += 1
+        if self._calls == 2:  # an engine that prepares; a single call would not pay for it
+            self._direct = direct_launch(compiled, self._grid, arguments)
 
 
 class _Chunks:
