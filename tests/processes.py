@@ -32,7 +32,7 @@ def run_task(script: Path, task: dict[str, Any], env: dict[str, str]) -> dict[st
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=400,
+            timeout=900,
             check=False,
         )
         if done.returncode or not result.exists():
