@@ -1,10 +1,10 @@
 """State for vLLM's V1 runner: the histories of the batch on the device, no copy and one launch per step.
 
-vLLM hands out each request's output as a live list, and a step appends one token to each. A step posts three numbers
+vLLM hands out each request's output as a live list, and a step appends one token to each. A step leaves three numbers
 per row where the kernel can read them; it writes the new token to the history and penalises.
 
     history  [slots, capacity]   on the device; a slot belongs to a request while it is in the batch
-    columns  [fields, rows]      on the host: slot, length, newest token of each row; posted at every step
+    columns  [3, rows]           slot, length and newest token of each row, where the device can read them; see `Staging`
     table    [rows, 9]           settings of each row, zero for rows without the penalty; sent when the batch changes
 """
 
@@ -19,16 +19,13 @@ import torch
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 
 from lz_penalty import packing as col
-from lz_penalty.engines.output_lists import newest_reader
+from lz_penalty.engines.output_lists import LENGTH, NEWEST, SLOT, newest_reader
 from lz_penalty.engines.request_settings import RequestSettings, Settings, padded, store
 from lz_penalty.engines.vllm.staging import Staging
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.ops import prepare_lz_penalty
 
 __all__ = ["BatchState"]
-
-# Rows of `columns`. `SEEN`, the output tokens already taken, stays on the host.
-SEEN, SLOT, LENGTH, NEWEST = range(4)
 
 
 class Request(NamedTuple):
@@ -62,8 +59,10 @@ class BatchState:
         self._settings = settings
         self._capacity = settings.capacity(max_model_len)
         self._history = torch.zeros((rows + 1, self._capacity), dtype=torch.int32, device=device)
-        self._absent = (0, rows, 0, -1)  # the column of a row without the penalty: the last history is nobody's
-        self._columns = np.tile(np.array(self._absent, dtype=np.int32)[:, None], rows)
+        self._absent = (rows, 0, -1)  # the column of a row without the penalty: the last history is nobody's
+        self._staging = Staging(np.tile(np.array(self._absent, dtype=np.int32)[:, None], rows), device)
+        self._columns = self._staging.current
+        self._seen = np.zeros(rows, dtype=np.int32)  # tokens of each row's output that were taken
         self._table = np.zeros((rows, col.COLUMNS), dtype=np.int32)
         self._requests: list[Request | None] = [None] * rows
         self._free_slots = list(range(rows))
@@ -73,13 +72,14 @@ class BatchState:
         self._outputs: list[list[int]] = []
         # Made anew when the batch has changed.
         self._penalise: Callable[..., Any] | None = None
-        self._take_newest: Callable[[], int] | None = None
-        self._staging = Staging(self._columns[SLOT:], device)
+        self._take_newest: Callable[[int, int], int] | None = None
+        self._fields: list[list[torch.Tensor]] = []
 
     # ------------------------------------------------------------ the batch changes
 
     def update(self, update: BatchUpdate) -> None:
         """Follow what came, went and moved. Output lists are not read here: their last ids may be placeholders."""
+        self._columns = self._staging.advance()
         for row in update.removed:
             self._remove(row)
         for row, params, prompt, output in update.added:
@@ -90,8 +90,8 @@ class BatchState:
         self._batch_size = update.batch_size
         self._rows = np.array([row for row, one in enumerate(self._requests) if one is not None], dtype=np.int32)
         self._outputs = [one.output for one in self._requests if one is not None]
-        seen, length, newest = self._columns[SEEN], self._columns[LENGTH], self._columns[NEWEST]
-        self._take_newest = newest_reader(self._outputs, self._rows, seen, length, newest, self._capacity)
+        self._fields = self._staging.fields(self._batch_size)
+        self._take_newest = newest_reader(self._outputs, self._rows, self._seen, self._capacity, self._staging.places)
         self._penalise = None
 
     def _add(self, row: int, extra_args: dict[str, Any] | None, prompt: list[int], output: list[int]) -> None:
@@ -100,7 +100,6 @@ class BatchState:
         if settings is not None:
             self._free_slots.pop()
             self._requests[row] = Request(slot, settings, prompt, output)
-            self._columns[:, row] = self._absent
             self._columns[SLOT, row] = slot
             self._table[row] = settings.line
             self._unloaded.add(slot)
@@ -121,6 +120,7 @@ class BatchState:
             return
         self._requests[a], self._requests[b] = self._requests[b], self._requests[a]
         self._columns[:, [a, b]] = self._columns[:, [b, a]]
+        self._seen[[a, b]] = self._seen[[b, a]]
         self._table[[a, b]] = self._table[[b, a]]
 
     def outputs(self) -> list[tuple[int, list[int]]]:
@@ -138,36 +138,36 @@ class BatchState:
                 f"vLLM's V1 runner gave {logits.shape[0]} rows of logits for {self._batch_size} requests: the LZ penalty "
                 "cannot tell which row is whose. Speculative decoding needs the V2 runner."
             )
+        if not self._quiet_step():
+            self._other_step()
+        slots, lengths, newest = self._fields[self._staging.turn]
+        given = (logits, self._history, lengths, None, slots, None, None, newest)
+        if self._penalise is None:
+            self._penalise = prepare_lz_penalty(*given, config=self._settings.pack(self._table[: self._batch_size]))
+        self._penalise(*given)
+        return logits
+
+    def _quiet_step(self) -> bool:
+        """Take the new tokens if every output has gained one and the batch is as it was; so it is in nearly all steps."""
+        if self._penalise is None or self._take_newest is None:
+            return False
+        taken = self._take_newest(self._staging.turn, self._staging.following)
+        if taken < 0:
+            raise placeholder()
+        if taken:
+            self._columns = self._staging.advance_quietly()
+        return taken > 0
+
+    def _other_step(self) -> None:
+        """Take what the outputs have gained: one token per request, or none while it is prefilled."""
+        if self._penalise is not None:
+            self._columns = self._staging.advance()
         if self._unloaded:
             self._load(
                 [row for row, one in enumerate(self._requests) if one is not None and one.slot in self._unloaded]
             )
-        quiet = self._take_new_tokens() and self._penalise is not None
-        if self._penalise is None:
-            self._staging.resize(self._batch_size)
-        slots, lengths, newest = self._staging.post(quiet=quiet)
-        given = (logits, self._history, lengths, None, slots, None, None, newest)
-        if self._penalise is None:
-            packed = self._settings.pack(self._table[: self._batch_size])
-            self._penalise = prepare_lz_penalty(*given, config=packed)
-        self._penalise(*given)
-        self._staging.posted()
-        return logits
-
-    def _take_new_tokens(self) -> bool:
-        """Note what the output lists have gained: one token per request, or none while it is prefilled.
-
-        Returns:
-            Whether each has gained one, as in nearly all steps.
-        """
-        if self._take_newest is not None:
-            taken = self._take_newest()
-            if taken < 0:
-                raise placeholder()
-            if taken:
-                return True
         columns, rows, outputs = self._columns, self._rows, self._outputs
-        fresh = np.fromiter(map(len, outputs), np.int64, len(outputs)) - columns[SEEN, rows]
+        fresh = np.fromiter(map(len, outputs), np.int64, len(outputs)) - self._seen[rows]
         columns[NEWEST] = -1
         one = (fresh == 1) & (columns[LENGTH, rows] < self._capacity)
         tokens = [output[-1] for output, is_one in zip(outputs, one.tolist(), strict=True) if is_one]
@@ -175,10 +175,9 @@ class BatchState:
             raise placeholder()
         columns[NEWEST, rows[one]] = tokens
         columns[LENGTH, rows[one]] += 1
-        columns[SEEN, rows[one]] += 1
+        self._seen[rows[one]] += 1
         # A full slot; or fewer or more: vLLM took tokens back (a failed transfer of cache blocks), or a step was not seen.
         self._load(rows[(fresh != 0) & ~one].tolist())
-        return bool(one.all())
 
     # ------------------------------------------------------------ now and then
 
@@ -192,7 +191,8 @@ class BatchState:
         if block.size and block.min() < 0:
             raise placeholder()
         for (row, request), context in zip(requests, contexts, strict=True):
-            self._columns[:, row] = len(request.output), request.slot, len(context), -1
+            self._columns[:, row] = request.slot, len(context), -1
+            self._seen[row] = len(request.output)
             self._unloaded.discard(request.slot)
         store(self._history, [request.slot for _, request in requests], block)
 
