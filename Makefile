@@ -52,8 +52,9 @@ $(SGLANG)/.installed: pyproject.toml constraints-sglang.txt
 	$(SGLANG)/bin/pip install --quiet --disable-pip-version-check --constraint constraints-sglang.txt --editable .
 	touch $@
 
+# Two engines at a time, since one keeps one core busy; the tests of a file share a server.
 test-sglang: $(SGLANG)/.installed  ## the SGLang plug-in in real engines and servers on the CPU
-	$(SGLANG)/bin/python -m pytest tests_sglang
+	$(SGLANG)/bin/python -m pytest --numprocesses 2 --dist loadfile tests_sglang
 
 # torch is for the reference loop only.
 $(MLX)/.installed: pyproject.toml constraints-mlx.txt

@@ -51,23 +51,21 @@ def as_tasks(requests: list[Request], **sampling: Any) -> list[dict[str, Any]]:
     ]
 
 
-def generate(
-    requests: list[dict[str, Any]], env: dict[str, str] | None = None, processor: bool = False, **engine: Any
-) -> dict[str, Any]:
-    """Run requests through `sglang.Engine`: `{"prompt": ids, **sampling parameters}`; see `offline.py`.
+def generate(requests: list[dict[str, Any]], env: dict[str, str] | None = None, **engine: Any) -> dict[str, Any]:
+    """Run requests through one `sglang.Engine`, all at once; see `offline.py`.
 
     Args:
-        requests: the requests.
+        requests: `{"prompt": ids, **sampling parameters}`; with `"processor": True` the request brings
+            `LZPenaltyLogitProcessor`, with `"refused": True` it may be refused.
         env: further environment variables.
-        processor: whether the requests bring `LZPenaltyLogitProcessor`.
         engine: settings of the engine.
 
     Returns:
-        `tokens`, the completions of every request, and `counts`, what `spying.py` has counted.
+        `tokens`, the completion of every request or the message of its refusal, and `counts`, what `spying.py` has counted.
     """
     with tempfile.TemporaryDirectory() as folder:
         counts = Path(folder, "counts.json")
-        task = {"engine": ENGINE | engine, "requests": requests, "processor": processor}
+        task = {"engine": ENGINE | engine, "requests": requests}
         result = run_task(HERE / "offline.py", task, _ENVIRONMENT | {"SPYING": str(counts)} | (env or {}))
         return result | {"counts": json.loads(counts.read_text()) if counts.exists() else {}}
 

@@ -31,12 +31,13 @@ def client_of(address):
     return httpx.AsyncClient(base_url=address, timeout=600, limits=limits)
 
 
-async def generate(client, request):
+async def generate(client, request, **sampling):
     """Over SGLang's own endpoint."""
-    sampling = {"max_new_tokens": request.max_tokens, "custom_params": request.fields, **request.sampling}
+    sampling = {"max_new_tokens": request.max_tokens, "custom_params": request.fields, **request.sampling, **sampling}
     reply = await client.post("/generate", json={"input_ids": request.prompt, "sampling_params": sampling})
     assert reply.status_code == 200, reply.text
-    return reply.json()["output_ids"]
+    outputs = reply.json()
+    return [one["output_ids"] for one in outputs] if isinstance(outputs, list) else outputs["output_ids"]
 
 
 async def complete(client, request):
@@ -120,24 +121,28 @@ def test_beam_search_is_refused(server):
     assert "not exact with beam search" in reply.text
 
 
-def test_server_default_caps_and_switching_off(model, tokenizer, special):
+def test_server_default_caps_and_several_completions(model, tokenizer, special):
+    """Requests that say nothing get the default, and a request can refine it or switch it off; with `n > 1` as well."""
     default = LZPenaltyConfig.guarded(strength=0.2, exempt_token_ids=special)
-    requests = mixed_requests(tokenizer, special, 10, seed=4)[:4]
-    asked = (None, {"lz_penalty": 0}, {"lz_window_size": 100}, {"lz_preset": "failsafe"})
-    failsafe = LZPenaltyConfig.failsafe(exempt_token_ids=special)
-    meant = (default, None, replace(default, window_size=100), failsafe)
+    requests = [one for one in mixed_requests(tokenizer, special, 20, seed=4) if one.max_tokens > 1][:6]
+    asked = (None, {}, {"lz_penalty": 0}, {"lz_window_size": 100}, {"lz_buffer_size": 3}, {"lz_preset": "failsafe"})
+    refined = (replace(default, window_size=100), replace(default, buffer_size=3))
+    meant = (default, default, None, *refined, LZPenaltyConfig.failsafe(exempt_token_ids=special))
     for request, fields, config in zip(requests, asked, meant, strict=True):
         request.fields, request.config = fields, config
     tried = ({"lz_window_size": 1024}, {"lz_window_size": 1025}, {"lz_loop_window": 5000}, {"lz_x": 1})
 
     async def run(address):
         async with client_of(address) as client:
-            outputs = await asyncio.gather(*(complete(client, request) for request in requests))
-            return outputs, [await refused(client, fields, chat=True) for fields in tried]
+            single = await asyncio.gather(*(complete(client, request) for request in requests))
+            several = await asyncio.gather(*(generate(client, request, n=3) for request in requests))
+            return [single, *zip(*several, strict=True)], [await refused(client, fields, chat=True) for fields in tried]
 
-    with serve(env={"LZ_PENALTY_SERVER": SERVER}) as address:
+    with serve("--max-running-requests", "8", env={"LZ_PENALTY_SERVER": SERVER}) as address:
         outputs, replies = asyncio.run(run(address))
-    check_all(model, requests, outputs)
+    assert len(outputs) == 4
+    for completions in outputs:
+        check_all(model, requests, completions)
     assert [reply.status_code for reply in replies] == [200, 400, 400, 400]
     assert "lz_window_size = 1025: must be at most 1024, the cap of this server." in replies[1].text
     assert "lz_loop_window = 5000: must be at most 4096" in replies[2].text

@@ -2,9 +2,10 @@
 
 import pytest
 from engines import EngineFailed, as_tasks, generate
-from requests_and_truth import check_all, firsts, mixed_requests
+from requests_and_truth import check_all, mixed_requests
 from sglang.srt.runtime_context import get_context
 from sglang.srt.sampling.sampling_params import SamplingParams
+from sglang.srt.server_args import ServerArgs
 
 from lz_penalty import LZPenaltyError
 from lz_penalty.engines.sglang import plugin
@@ -14,12 +15,22 @@ OFF = {"SGLANG_PLUGINS": "another"}
 
 
 def test_switched_off_by_sglangs_own_controls(model, tokenizer):
+    """Nothing is penalised then; and the custom processor refuses to be late, which others in its batch do not notice."""
     requests = mixed_requests(tokenizer, (), 10)
-    result = generate(as_tasks(requests), env=OFF)
+    late = {
+        "prompt": [5, 6, 7],
+        "max_new_tokens": 5,
+        "custom_params": {"lz_penalty": 0.2},
+        "processor": True,
+        "refused": True,
+    }
+    result = generate([*as_tasks(requests), late], env=OFF, enable_custom_logit_processor=True)
     for one in requests:
         one.config = None
-    check_all(model, requests, firsts(result))
+    *outputs, refusal = result["tokens"]
+    check_all(model, requests, outputs)
     assert not result["counts"]
+    assert "overlap scheduling hides the newest token" in refusal
 
 
 def test_a_mistake_in_the_settings_of_the_server_ends_the_start():
@@ -45,7 +56,10 @@ def test_an_unknown_version_of_sglang_is_noticed(monkeypatch):
 )
 def test_where_it_could_not_be_exact(server, problem):
     asks, silent = SamplingParams(custom_params={"lz_penalty": 0.2}), SamplingParams(custom_params={"other": 1})
-    with get_context().override_server_args(**server):
+    with get_context().override_server_args():
+        started = ServerArgs(model_path="dummy", **server)
+        started.resolve_once()
+        get_context().set_server_args(started)
         with pytest.raises(LZPenaltyError, match=f"not exact with {problem}"):
             config_of(asks)
         assert config_of(silent) is None
@@ -53,27 +67,16 @@ def test_where_it_could_not_be_exact(server, problem):
         assert config_of(asks).strength == 0.2
 
 
-# ---------------------------------------------------------------- the custom logit processor
-
-
 @pytest.mark.parametrize(
     "how",
-    [{"env": OFF, "disable_overlap_schedule": True}, {"env": OFF | {"SGLANG_ENABLE_DELAY_SAMPLE": "1"}}, {}],
-    ids=["no overlap", "delayed sampling", "with the plug-in"],
+    [{"env": OFF, "disable_overlap_schedule": True}, {"env": OFF | {"SGLANG_ENABLE_DELAY_SAMPLE": "1"}}],
+    ids=["no overlap", "delayed sampling"],
 )
 def test_custom_processor(model, tokenizer, special, how):
+    """Exact where it can be; bad settings are refused, and others in the batch do not notice."""
     requests = mixed_requests(tokenizer, special, 40, seed=7)
-    result = generate(as_tasks(requests), processor=True, enable_custom_logit_processor=True, **how)
-    check_all(model, requests, firsts(result))
-
-
-def test_custom_processor_refuses_to_be_late():
-    task = {"prompt": [5, 6, 7], "max_new_tokens": 5, "custom_params": {"lz_penalty": 0.2}}
-    with pytest.raises(EngineFailed, match="overlap scheduling hides the newest token"):
-        generate([task], env=OFF, processor=True, enable_custom_logit_processor=True)
-
-
-def test_custom_processor_refuses_bad_settings():
-    task = {"prompt": [5, 6, 7], "max_new_tokens": 5, "custom_params": {"lz_penalty": -1}}
-    with pytest.raises(EngineFailed, match="lz_penalty = -1"):
-        generate([task], env=OFF, processor=True, enable_custom_logit_processor=True, disable_overlap_schedule=True)
+    bad = {"prompt": [5, 6, 7], "max_new_tokens": 5, "custom_params": {"lz_penalty": -1}, "refused": True}
+    tasks = [task | {"processor": True} for task in (*as_tasks(requests), bad)]
+    *outputs, refusal = generate(tasks, enable_custom_logit_processor=True, **how)["tokens"]
+    check_all(model, requests, outputs)
+    assert "lz_penalty = -1" in refusal
