@@ -12,7 +12,9 @@ from lz_penalty.cli.demo import demo
 from lz_penalty.cli.detect import detect
 from lz_penalty.cli.doctor import doctor
 from lz_penalty.cli.duality import duality
+from lz_penalty.cli.evaluate import evaluate
 from lz_penalty.cli.generate import generate
+from lz_penalty.cli.report import report
 from lz_penalty.errors import LZPenaltyError
 
 # Modules that commands need, and the extra that brings each.
@@ -23,6 +25,10 @@ EXTRAS = {
     "pyarrow": "detect",
     "ray": "ray",
     "constriction": "duality",
+    "inspect_ai": "study",
+    "inspect_evals": "study",
+    "matplotlib": "study",
+    "scipy": "study",
 }
 
 app = typer.Typer(
@@ -34,6 +40,8 @@ app = typer.Typer(
 )
 for command in (demo, generate, compare, cost, duality, detect, doctor):
     app.command()(command)
+app.command("eval")(evaluate)
+app.command()(report)
 
 
 @app.callback(invoke_without_command=True)

@@ -82,7 +82,9 @@ def _fields(kind: str, penalty: str) -> tuple[dict[str, Any], dict[str, Any]]:
         return {}, {LOCAL_FIELD: penalty}
     if is_lz(penalty):
         if kind not in LZ_FIELD:
-            raise LZPenaltyError(f"penalty {penalty!r}: kind {kind!r} has no LZ penalty; use vllm, sglang or transformers.")
+            raise LZPenaltyError(
+                f"penalty {penalty!r}: kind {kind!r} has no LZ penalty; use vllm, sglang or transformers."
+            )
         config = named(penalty).config
         return {}, {LZ_FIELD[kind]: config.to_request() if config else {"lz_penalty": 0}}
     body: dict[str, Any] = {LZ_FIELD[kind]: {"lz_penalty": 0}} if kind in LZ_FIELD else {}

@@ -71,7 +71,13 @@ def prepare(sweep: Sweep) -> Prepared:
             continue
         try:
             generate_config(
-                cell.model.kind, cell.penalty, cell.temperature, max_tokens=1, top_p=1, top_k=0, may_end=cell.task.may_end
+                cell.model.kind,
+                cell.penalty,
+                cell.temperature,
+                max_tokens=1,
+                top_p=1,
+                top_k=0,
+                may_end=cell.task.may_end,
             )
             made.cells.append(cell)
         except LZPenaltyError as error:
@@ -105,7 +111,8 @@ def run_sweep(sweep: Sweep, out: Path, *, resume: bool = False, tick: Tick = lam
 
 def _with_models(sweep: Sweep, prepared: Prepared) -> tuple[list[Task], list[str]]:
     """Tasks of the cells whose model is there, dealt out to its servers, and what is wrong with the others."""
-    tasks, problems = [], []
+    tasks: list[Task] = []
+    problems: list[str] = []
     for entry in sweep.models:
         mine = [cell for cell in prepared.cells if cell.model == entry]
         if not mine:

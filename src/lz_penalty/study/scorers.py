@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from inspect_ai.model import (
+    ChatMessage,
     ChatMessageSystem,
     ChatMessageUser,
     ContentReasoning,
@@ -146,7 +147,10 @@ async def _ask(grader: Model, text: str) -> tuple[bool | None, str]:
             name=schema["name"], json_schema=JSONSchema.model_validate(schema["schema"]), strict=True
         ),
     )
-    conversation = [ChatMessageSystem(content=system["content"]), ChatMessageUser(content=question["content"])]
+    conversation: list[ChatMessage] = [
+        ChatMessageSystem(content=system["content"]),
+        ChatMessageUser(content=question["content"]),
+    ]
     error = ""
     for _ in range(JUDGE_ATTEMPTS):
         try:

@@ -40,6 +40,7 @@ class ModelEntry:
             ignore the setting without a word.
         device, dtype, batch, workers: of `transformers`; `workers` batches run at a time.
         chat: of `transformers`: put the question into the tokenizer's chat template.
+        passages: of `transformers`: how many passages of human text to measure each penalty's cost on; 0 leaves it out.
         tokens_per_second: of the model in all, for the estimate before anything was measured.
         price: of a million prompt tokens and a million completion tokens, for the estimate of cost.
     """
@@ -58,6 +59,7 @@ class ModelEntry:
     batch: int = 64
     workers: int = 1
     chat: bool = False
+    passages: int = 0
     tokens_per_second: float | None = None
     price: tuple[float, ...] = ()
 
@@ -177,6 +179,7 @@ _CHECKS = {
     "batch": integer(1, 4_096),
     "workers": integer(1, 256),
     "chat": boolean,
+    "passages": integer(0, 64),
     "may_end": boolean,
     "samples": integer(1, 1_000_000, optional=True),
     "runs": integer(1, 1_000),
@@ -207,7 +210,7 @@ def read_sweep(name: str | Path) -> Sweep:
     try:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10
-        import tomli as tomllib  # type: ignore[import-not-found, no-redef]
+        import tomli as tomllib  # type: ignore[no-redef]
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

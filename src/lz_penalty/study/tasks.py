@@ -97,7 +97,7 @@ def seeded(inner: Solver, seed: int) -> Solver:
         async def with_seed(state: TaskState, *args: Any, **settings: Any) -> TaskState:
             return await generate(state, *args, **settings, seed=seed + state.epoch - 1)
 
-        return await inner(state, with_seed)  # type: ignore[arg-type]
+        return await inner(state, with_seed)
 
     return solve
 
