@@ -83,9 +83,9 @@ def _evaluate(sweep, out: Path, resume: bool, dry_run: bool, device: str | None)
             progress.update(bar, description="human-text cost")
             measure_costs(sweep, out)
         except KeyboardInterrupt:
-            console.print(f"interrupted; go on with: lz-penalty eval {sweep.name} --out {out} --resume")
+            console.print(f"interrupted; go on with: lz-penalty eval {sweep.name} --out {out} --resume", soft_wrap=True)
             raise typer.Exit(130) from None
-    console.print(f"{outcome.complete} cells are complete; now: lz-penalty report {out}")
+    console.print(f"{outcome.complete} cells are complete; now: lz-penalty report {out}", soft_wrap=True)
     _say(console, outcome.problems)
     return not outcome.problems
 
@@ -112,4 +112,4 @@ def _time(seconds: float) -> str:
 
 def _say(console: Console, problems: list[str]) -> None:
     for problem in problems:
-        console.print(f"left out or failed: {problem}", style="yellow", markup=False, highlight=False)
+        console.print(f"left out or failed: {problem}", style="yellow", markup=False, highlight=False, soft_wrap=True)

@@ -178,6 +178,8 @@ def _run(sweep: Sweep, tasks: list[Task], logs: Path, tick: Tick) -> list[EvalLo
         raise LZPenaltyError(str(error.message)) from None
     finally:
         _Progress.tick = staticmethod(lambda tokens: None)
+    if len(done) < len(tasks) or any(log.status == "cancelled" for log in done):
+        raise KeyboardInterrupt  # which inspect-ai has kept to itself
     return done
 
 
@@ -190,9 +192,10 @@ def _why(log: EvalLog) -> str:
         errors = [sample.error for sample in read_eval_log_sample_summaries(log.location) if sample.error]
     except (OSError, ValueError):
         errors = []
-    if errors:
-        reason = f"{len(errors)} samples failed: {errors[0]}"
-    return f"{where}: {' '.join(reason.split())[:400]}"
+    if errors:  # inspect-ai repeats the whole request before it says what was wrong
+        last = errors[0].replace("\\n", "\n").strip().splitlines()[-1]
+        reason = f"{len(errors)} samples failed: {last}"
+    return f"{where}: {' '.join(reason.split())[-400:]}"
 
 
 @hooks(name="lz-penalty-progress", description="Progress of `lz-penalty eval`.")

@@ -39,7 +39,9 @@ class _Draw(LogitsProcessor):
         """Scores `[rows, vocab]` that are -inf but for the token drawn."""
         at = self.numbers[:, input_ids.shape[1] - self.width, None].to(scores.device)
         reached = scores.double().softmax(-1).cumsum(-1)
-        drawn = torch.searchsorted(reached, at * reached[:, -1:]).clamp(max=scores.shape[1] - 1)
+        total = reached[:, -1:]
+        below = torch.minimum(at * total, torch.nextafter(total, torch.zeros_like(total)))  # never past the last token
+        drawn = torch.searchsorted(reached, below, right=True)
         return torch.full_like(scores, -torch.inf).scatter(1, drawn, 0.0)
 
 
