@@ -155,19 +155,25 @@ class LocalModelAPI(ModelAPI):
     def _write(self, key: Any, requests: list[_Request]) -> list[_Written]:
         import torch
 
-        from lz_penalty.evaluation.generation import continue_greedily
         from lz_penalty.evaluation.penalties import penalty
-        from lz_penalty.study.sampling import sampled, uniforms
+        from lz_penalty.study.decoding import decode
+        from lz_penalty.study.sampling import draw, uniforms, warpers
 
         name, temperature, top_p, top_k, max_tokens, may_end = key
         loaded = self._model()
-        chosen = penalty(name)
-        if temperature:
-            numbers = torch.stack([uniforms(request.seed, request.prompt, max_tokens) for request in requests])
-            chosen = sampled(chosen, numbers, temperature, top_p, top_k)
         prompts = [request.prompt for request in requests]
-        made = continue_greedily(loaded, prompts, chosen, max_tokens, may_end=may_end, batch=len(prompts))
-        return [_Written(tokens, loaded.tokenizer.decode(tokens)) for tokens in made.tokens]
+        width = max(map(len, prompts))
+        processors = [*penalty(name).make(loaded.tokenizer, width), *warpers(temperature, top_p, top_k)]
+        numbers = torch.stack([uniforms(request.seed, request.prompt, max_tokens) for request in requests])
+        numbers = numbers.to(loaded.model.device)
+
+        def choose(ids: torch.Tensor, scores: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+            for processor in processors:
+                scores = processor(ids, scores)
+            return draw(scores, numbers[rows, ids.shape[1] - width]) if temperature else scores.argmax(-1)
+
+        made = decode(loaded, prompts, choose, max_tokens, may_end=may_end)
+        return [_Written(tokens, loaded.tokenizer.decode(tokens)) for tokens in made]
 
 
 def _one_core() -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from transformers import LogitsProcessor, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from lz_penalty.evaluation.penalties import Penalty
-
-__all__ = ["sampled", "uniforms"]
+__all__ = ["draw", "uniforms", "warpers"]
 
 
 def uniforms(seed: int, prompt: Sequence[int], count: int) -> torch.Tensor:
@@ -24,36 +21,25 @@ def uniforms(seed: int, prompt: Sequence[int], count: int) -> torch.Tensor:
     return torch.rand(count, dtype=torch.float64, generator=generator)
 
 
-class _Draw(LogitsProcessor):
-    """Leaves one token possible: the one at which a row's cumulative probability passes its random number.
+def warpers(temperature: float, top_p: float, top_k: int) -> list[LogitsProcessor]:
+    """Temperature, then top-k, then top-p, as transformers does them; none of them for greedy decoding."""
+    if not temperature:
+        return []
+    made: list[LogitsProcessor] = [TemperatureLogitsWarper(temperature)]
+    if top_k:
+        made.append(TopKLogitsWarper(top_k))
+    if top_p < 1:
+        made.append(TopPLogitsWarper(top_p))
+    return made
 
-    Args:
-        numbers: `[rows, steps]`.
-        width: columns that are prompt.
+
+def draw(scores: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    """For each row of `scores [rows, vocab]` the token at which the cumulative probability passes `numbers [rows]`.
+
+    >>> draw(torch.tensor([[0.0, 0.0], [0.0, 0.0]]), torch.tensor([0.4, 0.6]))
+    tensor([0, 1])
     """
-
-    def __init__(self, numbers: torch.Tensor, width: int) -> None:
-        self.numbers, self.width = numbers, width
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Scores `[rows, vocab]` that are -inf but for the token drawn."""
-        at = self.numbers[:, input_ids.shape[1] - self.width, None].to(scores.device)
-        reached = scores.double().softmax(-1).cumsum(-1)
-        total = reached[:, -1:]
-        below = torch.minimum(at * total, torch.nextafter(total, torch.zeros_like(total)))  # never past the last token
-        drawn = torch.searchsorted(reached, below, right=True)
-        return torch.full_like(scores, -torch.inf).scatter(1, drawn, 0.0)
-
-
-def sampled(penalty: Penalty, numbers: torch.Tensor, temperature: float, top_p: float, top_k: int) -> Penalty:
-    """The penalty followed by temperature, top-k, top-p and the draw: taking the likeliest token is then sampling."""
-
-    def make(tokenizer: Any, width: int) -> list[Any]:
-        made = [*penalty.make(tokenizer, width), TemperatureLogitsWarper(temperature)]
-        if top_k:
-            made.append(TopKLogitsWarper(top_k))
-        if top_p < 1:
-            made.append(TopPLogitsWarper(top_p))
-        return [*made, _Draw(numbers, width)]
-
-    return Penalty(penalty.name, make, penalty.config)
+    reached = scores.double().softmax(-1).cumsum(-1)
+    total = reached[:, -1:]
+    below = torch.minimum(numbers[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))  # a token there is
+    return torch.searchsorted(reached, below, right=True)[:, 0]
