@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+SECONDS_BETWEEN_LINES = 60
+
 
 def evaluate(
     sweeps: list[str] = typer.Argument(
@@ -35,7 +37,7 @@ def evaluate(
         try:
             sweep = read_sweep(name)
             folder = (out / sweep.name if len(sweeps) > 1 else out) if out else Path("runs") / sweep.name
-            clean &= _evaluate(sweep, folder, resume, dry_run, device)
+            clean &= _evaluate(name, sweep, folder, resume, dry_run, device)
         except LZPenaltyError as error:
             if len(sweeps) == 1:
                 raise
@@ -45,7 +47,7 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def _evaluate(sweep, out: Path, resume: bool, dry_run: bool, device: str | None) -> bool:
+def _evaluate(name: str, sweep, out: Path, resume: bool, dry_run: bool, device: str | None) -> bool:
     from dataclasses import replace
 
     from lz_penalty.study.costs import measure_costs
@@ -61,33 +63,39 @@ def _evaluate(sweep, out: Path, resume: bool, dry_run: bool, device: str | None)
     if dry_run:
         _say(console, prepared.left_out)
         return not prepared.left_out
-    began, written = time.monotonic(), 0
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-    ) as progress:
-        bar = progress.add_task(sweep.name, total=sum(item.samples for item in estimates))
-
-        def tick(tokens: int) -> None:
-            nonlocal written
-            written += tokens
-            speed = written / max(1e-9, time.monotonic() - began)
-            progress.update(bar, advance=1, description=f"{sweep.name} {speed:,.0f} tokens/s")
-
+    with _Bar(console, sweep.name, sum(item.samples for item in estimates)) as bar:
         try:
-            outcome = run_sweep(sweep, out, resume=resume, tick=tick)
-            progress.update(bar, description="human-text cost")
+            outcome = run_sweep(sweep, prepared, out, resume=resume, tick=bar.tick)
             measure_costs(sweep, out)
         except KeyboardInterrupt:
-            console.print(f"interrupted; go on with: lz-penalty eval {sweep.name} --out {out} --resume", soft_wrap=True)
+            console.print(f"interrupted; go on with: lz-penalty eval {name} --out {out} --resume", soft_wrap=True)
             raise typer.Exit(130) from None
     console.print(f"{outcome.complete} cells are complete; now: lz-penalty report {out}", soft_wrap=True)
     _say(console, outcome.problems)
     return not outcome.problems
+
+
+class _Bar(Progress):
+    """Progress in outputs, with tokens per second; where there is no terminal, a line now and then."""
+
+    def __init__(self, console: Console, name: str, total: int) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        super().__init__(*columns, TimeRemainingColumn(), console=console)
+        self.name, self.written, self.began = name, 0, time.monotonic()
+        self.bar = self.add_task(name, total=total)
+        self.said = self.began
+
+    def tick(self, tokens: int) -> None:
+        """Count one output."""
+        now = time.monotonic()
+        self.written += tokens
+        speed = f"{self.name} {self.written / max(1e-9, now - self.began):,.0f} tokens/s"
+        self.update(self.bar, advance=1, description=speed)
+        if not self.console.is_terminal and now - self.said > SECONDS_BETWEEN_LINES:
+            self.said = now
+            task = self.tasks[0]
+            left = "" if task.time_remaining is None else f", about {_time(task.time_remaining)} left"
+            self.console.print(f"{task.completed:,.0f} of {task.total:,.0f} outputs, {speed}{left}", soft_wrap=True)
 
 
 def _plan(sweep, estimates) -> Table:

@@ -87,11 +87,14 @@ def prepare(sweep: Sweep) -> Prepared:
     return made
 
 
-def run_sweep(sweep: Sweep, out: Path, *, resume: bool = False, tick: Tick = lambda tokens: None) -> Outcome:
+def run_sweep(
+    sweep: Sweep, prepared: Prepared, out: Path, *, resume: bool = False, tick: Tick = lambda tokens: None
+) -> Outcome:
     """Run all cells that are not recorded in `out` yet.
 
     Args:
         sweep: what to run.
+        prepared: what `prepare` made of it.
         out: the study's folder.
         resume: go on with what is there; without it, a folder with logs is an error.
         tick: told about every sample that is done.
@@ -99,7 +102,6 @@ def run_sweep(sweep: Sweep, out: Path, *, resume: bool = False, tick: Tick = lam
     logs = log_folder(out)
     if not resume and logs.is_dir() and list_eval_logs(str(logs)):
         raise LZPenaltyError(f"{out}: holds results already; --resume goes on with them, or choose another --out.")
-    prepared = prepare(sweep)
     tasks, problems = _with_models(sweep, prepared)
     problems = prepared.left_out + problems
     if not tasks:
