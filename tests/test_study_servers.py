@@ -80,7 +80,8 @@ def test_results_are_read_back_and_resuming_asks_for_nothing_twice(tmp_path):
     assert {(row.penalty, row.run) for row in rows} == {(p, r) for p in ("none", "guarded", "paper") for r in (1, 2)}
 
 
-def test_an_interrupted_sweep_goes_on(tmp_path):
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_sweep_goes_on(tmp_path, how):
     with serve(knows_lz, delay=0.3) as server:
         model = MODEL | {"endpoints": [server.url], "connections": 2}
         sweep = write_sweep(
@@ -94,10 +95,11 @@ def test_an_interrupted_sweep_goes_on(tmp_path):
         deadline = time.monotonic() + 200
         while len(asked(server)) < 8 and time.monotonic() < deadline:
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(how)
         _, said = process.communicate(timeout=100)
-        assert process.returncode == 130, said
-        assert "--resume" in said
+        if how == signal.SIGINT:
+            assert process.returncode == 130, said
+            assert "--resume" in said
         before = len(asked(server))
         assert 8 <= before < 18
         assert evaluate("eval", sweep, "--out", out, "--resume").returncode == 0
@@ -193,6 +195,24 @@ def test_the_judge_and_the_dual_verdict(tmp_path):
     assert (right.exact, right.judged, right.dual, right.capped, right.wasted) == (0, 0, 0, 0, 0)
     assert (looping.exact, looping.judged, looping.dual, looping.capped, looping.degenerate) == (1, 1, 1, 1, 1)
     assert looping.wasted == pytest.approx(10 * 39 / 40, rel=0.01)  # the server counts 10 tokens
+
+
+def test_questions_with_choices(tmp_path):
+    path = tmp_path / "choices.jsonl"
+    lines = [{"id": name, "question": "Which?", "answer": name, "choices": ["red", "blue"]} for name in ("red", "blue")]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with serve(lambda body, number: (200, answer("I think so.\n\nANSWER: B"))) as server:
+        sweep = write_sweep(
+            tmp_path,
+            models=[MODEL | {"endpoints": [server.url]}],
+            tasks=[{"name": "colours", "source": f"file:{path}"}],
+            grid=GRID | {"runs": 2},
+        )
+        done = evaluate("eval", sweep, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert sorted(body["seed"] for body in asked(server)) == [5, 5, 6, 6]
+    rows = read_logs(tmp_path / "out" / "logs")
+    assert [(row.sample, row.correct) for row in rows] == [("blue", 1), ("red", 0)] * 2
 
 
 def test_a_malformed_sweep_does_not_keep_the_others_from_running(tmp_path):

@@ -171,7 +171,7 @@ def _run(sweep: Sweep, tasks: list[Task], logs: Path, tick: Tick) -> list[EvalLo
             continue_on_fail=True,  # the other samples of a cell are not lost
             max_tasks=min(2 * servers, len(tasks)),
             log_dir_allow_dirty=True,  # a sweep may grow
-            log_buffer=8,
+            log_buffer=1,  # a killed process loses nothing that was written
             log_model_api=False,
             display="none",
             ctl_server=False,
