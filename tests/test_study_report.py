@@ -56,10 +56,18 @@ def test_many_comparisons_are_corrected_for():
     assert min(item.repeats.p for item in summaries(rows) if item.penalty != "none") > 0.05
 
 
-def test_the_judge_decides_where_it_was_asked():
-    assert row("none", 1, degenerate=1.0).repeats == 1
-    assert row("none", 1, degenerate=1.0, judged=0.0, dual=0.0).repeats == 0
-    assert math.isnan(row("none", 1, degenerate=1.0, judged=0.0).repeats)  # the judge was asked; there is no verdict
+def test_the_judge_decides_where_it_was_asked(tmp_path):
+    alone = [row("none", s, degenerate=1.0) for s in range(4)]
+    assert summaries(alone)[0].repeats.mean == 1
+    asked = [row("none", s, degenerate=1.0, judged=0.0, dual=0.0) for s in range(2)]
+    asked += [
+        row("none", 2, degenerate=1.0, judged=1.0, dual=1.0),
+        row("none", 3, degenerate=1.0),
+    ]  # no verdict: left out
+    assert summaries(asked)[0].repeats.mean == pytest.approx(1 / 3)
+    write_rows(tmp_path / "results.csv", asked)
+    write_report(tmp_path, tmp_path)
+    assert "On 1 outputs the judge gave no verdict" in (tmp_path / "report.md").read_text()
 
 
 def test_measures_of_a_text():

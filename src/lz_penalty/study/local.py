@@ -149,10 +149,11 @@ class LocalModelAPI(ModelAPI):
 
     def _start(self, key: Hashable) -> None:
         batch = self._waiting.pop(key)
-        run = asyncio.get_running_loop().run_in_executor(self._pool, self._write, key, [item[0] for item in batch])
-        run.add_done_callback(lambda done: _hand_out(done, [item[1] for item in batch]))
+        requests, futures = [item[0] for item in batch], [item[1] for item in batch]
+        run = asyncio.get_running_loop().run_in_executor(self._pool, self._write, key, requests, futures)
+        run.add_done_callback(lambda done: _hand_out(done, futures))
 
-    def _write(self, key: Any, requests: list[_Request]) -> list[_Written]:
+    def _write(self, key: Any, requests: list[_Request], futures: list[asyncio.Future[_Written]]) -> list[_Written]:
         import torch
 
         from lz_penalty.evaluation.penalties import penalty
@@ -165,12 +166,19 @@ class LocalModelAPI(ModelAPI):
         width = max(map(len, prompts))
         processors = [*penalty(name).make(loaded.tokenizer, width), *warpers(temperature, top_p, top_k)]
         numbers = torch.stack([uniforms(request.seed, request.prompt, max_tokens) for request in requests])
-        numbers = numbers.to(loaded.model.device)
+        if loaded.model.device.type == "cuda":
+            numbers = numbers.to(loaded.model.device)
 
         def choose(ids: torch.Tensor, scores: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+            if all(future.cancelled() for future in futures):
+                raise asyncio.CancelledError  # nobody waits for this batch any more
             for processor in processors:
                 scores = processor(ids, scores)
-            return draw(scores, numbers[rows, ids.shape[1] - width]) if temperature else scores.argmax(-1)
+            return (
+                draw(scores, numbers[rows.to(numbers.device), ids.shape[1] - width])
+                if temperature
+                else scores.argmax(-1)
+            )
 
         made = decode(loaded, prompts, choose, max_tokens, may_end=may_end)
         return [_Written(tokens, loaded.tokenizer.decode(tokens)) for tokens in made]

@@ -46,11 +46,6 @@ class Row:
     tokens: float = math.nan
     capped: float = math.nan
 
-    @property
-    def repeats(self) -> float:
-        """Degenerate repetition: by search and judge where a judge was asked, else 20 copies in a row."""
-        return self.degenerate if math.isnan(self.dual) and math.isnan(self.judged) else self.dual
-
 
 @dataclass(frozen=True)
 class Cost:

@@ -39,7 +39,10 @@ def draw(scores: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
     >>> draw(torch.tensor([[0.0, 0.0], [0.0, 0.0]]), torch.tensor([0.4, 0.6]))
     tensor([0, 1])
     """
+    device = scores.device
+    if device.type == "mps":  # which has no float64
+        scores, numbers = scores.cpu(), numbers.cpu()
     reached = scores.double().softmax(-1).cumsum(-1)
     total = reached[:, -1:]
     below = torch.minimum(numbers[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))  # a token there is
-    return torch.searchsorted(reached, below, right=True)[:, 0]
+    return torch.searchsorted(reached, below, right=True)[:, 0].to(device)

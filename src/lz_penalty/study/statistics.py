@@ -11,12 +11,13 @@ import numpy as np
 
 from lz_penalty.study.results import Row
 
-__all__ = ["BASELINE", "Measured", "Summary", "family", "strength", "summaries", "wilson"]
+__all__ = ["BASELINE", "Measured", "Summary", "family", "strength", "summaries", "was_judged", "wilson"]
 
 BASELINE = "none"
 RESAMPLES = 9_999
 Z = 1.959964  # of a 95 % interval
 Key = tuple[str, str, str, float]  # model, task, penalty, temperature
+Measure = Callable[[Row], float]
 
 
 @dataclass(frozen=True)
@@ -80,14 +81,23 @@ def strength(penalty: str) -> float:
     return float(value) if value else math.nan
 
 
+def was_judged(rows: Iterable[Row]) -> bool:
+    """Whether a judge was asked; the few outputs on which it has no verdict are then left out."""
+    return any(not math.isnan(row.judged) for row in rows)
+
+
 def summaries(rows: Sequence[Row]) -> list[Summary]:
-    """Every cell's numbers, in the order of model, task, temperature and penalty."""
+    """Every cell's numbers, in the order of model, task, temperature and penalty.
+
+    Repetition is by search and judge where a judge was asked, else 20 copies in a row.
+    """
+    repeats = _dual if was_judged(rows) else _degenerate
     groups: dict[Key, list[Row]] = defaultdict(list)
     for row in rows:
         groups[row.model, row.task, row.penalty, row.temperature].append(row)
-    found = {key: _summary(key, group) for key, group in groups.items()}
-    for measure in (_accuracy, _repeats):
-        _compare(found, groups, measure)
+    found = {key: _summary(key, group, repeats) for key, group in groups.items()}
+    _compare(found, groups, "accuracy", _accuracy)
+    _compare(found, groups, "repeats", repeats)
     return sorted(found.values(), key=lambda item: (item.model, item.task, item.temperature, _order(item.penalty)))
 
 
@@ -100,17 +110,21 @@ def _accuracy(row: Row) -> float:
     return row.correct
 
 
-def _repeats(row: Row) -> float:
-    return row.repeats
+def _dual(row: Row) -> float:
+    return row.dual
 
 
-def _summary(key: Key, group: list[Row]) -> Summary:
+def _degenerate(row: Row) -> float:
+    return row.degenerate
+
+
+def _summary(key: Key, group: list[Row], repeats: Measure) -> Summary:
     return Summary(
         *key,
         samples=len({row.sample for row in group}),
         runs=len({row.run for row in group}),
         accuracy=_measured(group, _accuracy),
-        repeats=_measured(group, _repeats),
+        repeats=_measured(group, repeats),
         exact=_mean(row.exact for row in group),
         loop=_mean(row.loop for row in group),
         judged=_mean(row.judged for row in group),
@@ -121,7 +135,7 @@ def _summary(key: Key, group: list[Row]) -> Summary:
     )
 
 
-def _measured(group: list[Row], measure: Callable[[Row], float]) -> Measured:
+def _measured(group: list[Row], measure: Measure) -> Measured:
     mean = _mean(measure(row) for row in group)
     if math.isnan(mean):
         return Measured()
@@ -147,18 +161,17 @@ def wilson(share: float, count: int) -> tuple[float, float]:
 # ---------------------------------------------------------------- paired tests
 
 
-def _compare(found: dict[Key, Summary], groups: dict[Key, list[Row]], measure: Callable[[Row], float]) -> None:
+def _compare(found: dict[Key, Summary], groups: dict[Key, list[Row]], name: str, measure: Measure) -> None:
     """Fill in change and p of one measure, in place."""
-    name = measure.__name__.removeprefix("_")
     tested: dict[tuple[str, str], dict[Key, float]] = defaultdict(dict)
     for key, group in groups.items():
         baseline = groups.get((key[0], key[1], BASELINE, key[3]))
         if baseline is None or key[2] == BASELINE or math.isnan(getattr(found[key], name).mean):
             continue
         before, after = _by_sample(baseline, measure), _by_sample(group, measure)
-        both = sorted(before.keys() & after.keys())
-        difference = np.array([after[sample] - before[sample] for sample in both])
-        if not len(both) or not np.isfinite(difference).all():
+        differences = [after[sample] - before[sample] for sample in sorted(before.keys() & after.keys())]
+        difference = np.array([value for value in differences if not math.isnan(value)])
+        if not len(difference):
             continue
         changed = replace(getattr(found[key], name), change=float(difference.mean()))
         found[key] = replace(found[key], **{name: changed})
@@ -168,7 +181,7 @@ def _compare(found: dict[Key, Summary], groups: dict[Key, list[Row]], measure: C
             found[key] = replace(found[key], **{name: replace(getattr(found[key], name), p=p)})
 
 
-def _by_sample(group: list[Row], measure: Callable[[Row], float]) -> dict[str, float]:
+def _by_sample(group: list[Row], measure: Measure) -> dict[str, float]:
     values: dict[str, list[float]] = defaultdict(list)
     for row in group:
         values[row.sample].append(measure(row))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from lz_penalty.errors import LZPenaltyError
@@ -9,7 +10,7 @@ from lz_penalty.study.report.figures import draw
 from lz_penalty.study.report.pages import write_pages
 from lz_penalty.study.report.tables import write_summary
 from lz_penalty.study.results import COSTS, ROWS, read_costs, read_logs, read_rows, write_costs, write_rows
-from lz_penalty.study.statistics import summaries
+from lz_penalty.study.statistics import summaries, was_judged
 
 __all__ = ["write_report"]
 
@@ -38,5 +39,6 @@ def write_report(study: Path, out: Path, *, from_tables: bool = False) -> Path:
     found = summaries(rows)
     write_summary(out / "summary.csv", found, costs)
     pictures = draw(found, costs, out / "figures")
-    write_pages(out, found, costs, pictures)
+    unjudged = sum(math.isnan(row.dual) for row in rows) if was_judged(rows) else 0
+    write_pages(out, found, costs, pictures, unjudged)
     return out

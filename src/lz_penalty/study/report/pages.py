@@ -32,11 +32,13 @@ of one unit. Wasted: tokens of copies after the first. Human-text cost: bits per
 human text worse. All numbers: [summary.csv](summary.csv), from [results.csv](results.csv)."""
 
 
-def write_pages(out: Path, found: Sequence[Summary], costs: Sequence[Cost], pictures: Sequence[Picture]) -> None:
-    """Write report.md and report.html."""
+def write_pages(
+    out: Path, found: Sequence[Summary], costs: Sequence[Cost], pictures: Sequence[Picture], unjudged: int = 0
+) -> None:
+    """Write report.md and report.html; `unjudged` outputs have no verdict of a judge that was asked."""
     from markdown_it import MarkdownIt
 
-    text = _markdown(found, costs, pictures)
+    text = _markdown(found, costs, pictures, unjudged)
     (out / "report.md").write_text(text, encoding="utf-8")
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
     models = ", ".join(dict.fromkeys(item.model for item in found))
@@ -48,7 +50,7 @@ def write_pages(out: Path, found: Sequence[Summary], costs: Sequence[Cost], pict
     (out / "report.html").write_text(page, encoding="utf-8")
 
 
-def _markdown(found: Sequence[Summary], costs: Sequence[Cost], pictures: Sequence[Picture]) -> str:
+def _markdown(found: Sequence[Summary], costs: Sequence[Cost], pictures: Sequence[Picture], unjudged: int) -> str:
     judged = any(item.judged == item.judged for item in found)
     degenerate = (
         "exact search and judge both say so"
@@ -56,6 +58,8 @@ def _markdown(found: Sequence[Summary], costs: Sequence[Cost], pictures: Sequenc
         else "some unit stands there 20 times or more in a row, in 60 characters or more"
     )
     lines = ["# Repetition and capability under penalties", "", METHOD.format(degenerate=degenerate), ""]
+    if unjudged:
+        lines += [f"On {unjudged:,} outputs the judge gave no verdict; they are left out of that measure.", ""]
     for model in dict.fromkeys(item.model for item in found):
         lines += [f"## {model}", ""]
         lines += _shown(pictures, model, None)
