@@ -77,10 +77,6 @@ class LocalModelAPI(ModelAPI):
         self.device, self.batch, self.workers = device, batch, workers
         self._pool = ThreadPoolExecutor(workers, "lz-batch", _one_core)
 
-    def max_connections(self) -> int:
-        """Enough to fill the batches that run and the next ones."""
-        return 2 * self.batch * self.workers
-
     async def generate(
         self, input: list[ChatMessage], tools: list[ToolInfo], tool_choice: ToolChoice, config: GenerateConfig
     ) -> ModelOutput:

@@ -22,9 +22,10 @@ PATIENCE = 10.0  # seconds for a server to say that it lives
 
 def local_or_provider(entry: ModelEntry) -> Model:
     """A model that needs no endpoint of ours."""
-    config = GenerateConfig(max_retries=entry.max_retries, timeout=entry.timeout)
     if entry.kind == "inspect":
-        return get_model(entry.model, config=config.merge(GenerateConfig(max_connections=entry.connections)))
+        settings = {"max_retries": entry.max_retries, "timeout": entry.timeout, "max_connections": entry.connections}
+        return get_model(entry.model, config=GenerateConfig(**settings))
+    config = GenerateConfig(max_connections=2 * entry.batch * entry.workers)  # those that wait for a batch, too
     model = get_model(f"{PROVIDER}/{entry.model}", config=config, dtype=entry.dtype, chat=entry.chat)
     model.api.configure(entry.device, entry.batch, entry.workers)  # type: ignore[attr-defined]
     return model
