@@ -23,8 +23,7 @@ PATIENCE = 10.0  # seconds for a server to say that it lives
 def local_or_provider(entry: ModelEntry) -> Model:
     """A model that needs no endpoint of ours."""
     if entry.kind == "inspect":
-        settings = {"max_retries": entry.max_retries, "timeout": entry.timeout, "max_connections": entry.connections}
-        return get_model(entry.model, config=GenerateConfig(**settings))
+        return get_model(entry.model, config=_patience(entry, entry.connections))
     config = GenerateConfig(max_connections=2 * entry.batch * entry.workers)  # those that wait for a batch, too
     model = get_model(f"{PROVIDER}/{entry.model}", config=config, dtype=entry.dtype, chat=entry.chat)
     model.api.configure(entry.device, entry.batch, entry.workers)  # type: ignore[attr-defined]
@@ -37,12 +36,12 @@ def on_endpoint(entry: ModelEntry, endpoint: str) -> Model:
         f"openai-api/{entry.kind}/{entry.model}",
         base_url=endpoint,
         api_key=os.environ.get(entry.key_variable) or "none",
-        config=GenerateConfig(
-            max_retries=entry.max_retries,
-            timeout=entry.timeout,
-            max_connections=entry.connections * len(entry.endpoints),
-        ),
+        config=_patience(entry, entry.connections * len(entry.endpoints)),
     )
+
+
+def _patience(entry: ModelEntry, connections: int) -> GenerateConfig:
+    return GenerateConfig(max_retries=entry.max_retries, timeout=entry.timeout, max_connections=connections)
 
 
 def make_judge(entry: JudgeEntry) -> Model:
