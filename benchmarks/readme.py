@@ -136,6 +136,78 @@ def overhead(data: dict[str, Any]) -> list[str]:
     return [*lines, "", *textwrap.wrap(about, 118, break_on_hyphens=False)]
 
 
+SHAPES = (
+    "Qwen2.5 shapes with dummy weights in bfloat16, context 1,024, greedy: the median step, and what a penalty on every "
+    "request adds to it: the mean over interleaved rounds of the difference within a round, and its 95 % interval. "
+)
+
+
+def engine_costs(title: str, summary: list[dict[str, Any]], shown: dict[str, str]) -> list[str]:
+    """A line per shape and batch, a column per contender that is shown (under another name)."""
+    rows = {(row["shape"], row["batch"], row["new_tokens"], row["contender"]): row for row in summary}
+    columns = [one for one in shown if any(key[-1] == one and row["baseline"] != one for key, row in rows.items())]
+    lines = [
+        f"| {title} | without | {' | '.join(shown[one] for one in columns)} |",
+        "|---" * (len(columns) + 2) + "|",
+    ]
+    for cell in sorted({key[:-1] for key in rows}, key=lambda cell: (float(cell[0][:-1]), -cell[1])):
+        base = rows[(*cell, rows[(*cell, "LZ paper")]["baseline"])]
+        cells = [f"{base['step_ms']:.3f} ms"]
+        cells += [added(rows.get((*cell, column)), base) for column in columns]
+        lines.append(f"| {cell[0]}, batch {cell[1]}, {cell[2]} tokens | {' | '.join(cells)} |")
+    return lines
+
+
+def added(row: dict[str, Any] | None, base: dict[str, Any]) -> str:
+    """What a contender adds to the step, and between what bounds; nothing for the baseline itself."""
+    if row is None or row is base:
+        return ""
+    bounds = " ({cost_low:+.2%} to {cost_high:+.2%})".format(**row) if row["rounds"] > 1 else ""
+    return f"{row['cost']:+.2%}{bounds}"
+
+
+def vllm(data: dict[str, Any]) -> list[str]:
+    shown = {
+        "processor, no request asks": "idle processor",
+        "LZ paper": "LZ paper",
+        "LZ guarded": "LZ guarded",
+        "repetition 1.2": "vLLM's repetition 1.2",
+        "frequency 0.3": "vLLM's frequency 0.3",
+    }
+    ours = [row for row in data["summary"] if row["contender"] == "LZ paper" and row["shape"] == "7B"]
+    host = " and ".join(f"{row['host_us']:.0f} us at batch {row['batch']}" for row in ours)
+    arrival = " and ".join(f"{row['arrival_us'] / 1e3:.1f} ms for {row['batch']}" for row in ours)
+    about = (
+        f"{SHAPES}`Without`: a second engine without a processor; for 32B, where only one fits, requests without the penalty. "
+        f"The host works {host} on a step of 7B (preset paper), and when all requests arrive at once {arrival}. "
+        f"vLLM {data['machine']['vllm']}, {data['machine']['runner']} runner; {machine(data)}. "
+        "`python benchmarks/vllm_engine.py`."
+    )
+    table = engine_costs("step in vLLM", data["summary"], shown)
+    return [*table, "", *textwrap.wrap(about, 118, break_on_hyphens=False)]
+
+
+def sglang(data: dict[str, Any]) -> list[str]:
+    shown = {
+        "plug-in, no request asks": "idle plug-in",
+        "LZ paper": "LZ paper",
+        "LZ guarded": "LZ guarded",
+        "repetition 1.2": "SGLang's repetition 1.2",
+        "frequency 0.3": "SGLang's frequency 0.3",
+    }
+    lines: list[str] = []
+    for how, title in (("engine", "engine, overlap on"), ("one-batch", "one-batch benchmark")):
+        rows = [row for row in data["summary"] if row["how"] == how]
+        lines += [*engine_costs(title, rows, shown), ""] if rows else []
+    about = (
+        f"{SHAPES}`Without`: a second engine without the plug-in; for 32B, and in the one-batch benchmark, requests without "
+        "the penalty. SGLang's one-batch benchmark waits for the device after every step, so that the host's work counts in "
+        f"full. SGLang {data['machine']['sglang']}, attention {data['machine']['attention']}; {machine(data)}. "
+        "`python benchmarks/sglang_engine.py`."
+    )
+    return [*lines, *textwrap.wrap(about, 118, break_on_hyphens=False)]
+
+
 def detection_costs(data: dict[str, Any]) -> list[str]:
     lines = ["| a stream of 1,000,000 tokens | one push | last tenth / first tenth |", "|---|---|---|"]
     for row in data["online"]:
@@ -193,9 +265,14 @@ def main() -> None:
     fresh[transformers] = replaced(fresh[transformers], "overhead", overhead(results("overhead.json")))
     fresh[stopping] = replaced(fresh[stopping], "detection", detection_costs(results("detection.json")))
     fresh[command] = replaced(fresh[command], "detect-memory", detect_memory(results("detect_memory.json")))
-    for table in ("rates", "fresh", "paper20", "thresholds"):
-        lines = getattr(labelled_tables, table)(results("labelled.json"))
-        fresh[detection] = replaced(fresh[detection], table, lines)
+    for name, table in (("vllm", vllm), ("sglang", sglang)):
+        if (ROOT / "benchmarks" / "results" / f"{name}.json").exists():
+            page = ROOT / "docs" / f"{name}.md"
+            old[page] = page.read_text()
+            fresh[page] = replaced(old[page], name, table(results(f"{name}.json")))
+    for name in ("rates", "fresh", "paper20", "thresholds"):
+        lines = getattr(labelled_tables, name)(results("labelled.json"))
+        fresh[detection] = replaced(fresh[detection], name, lines)
     if "--check" in sys.argv:
         stale = [path.name for path in fresh if fresh[path] != old[path]]
         sys.exit(

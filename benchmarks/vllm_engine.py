@@ -2,7 +2,7 @@
 
 Two engines of one shape with dummy weights stand side by side, one without a processor and one with ours, and take
 turns, so that the machine's moods hit all alike. A step is the time between two outputs of the whole batch; a run's
-step time is the median over its steps; contenders are compared within a round, and the rounds give the spread. Where
+step time is the median over its steps; contenders are compared within a round, and the rounds give mean and spread. Where
 two engines do not fit into the memory (32B), requests without the penalty in ours are the baseline.
 """
 
@@ -12,12 +12,10 @@ import argparse
 import itertools
 import json
 import os
-import random
 import statistics
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +28,19 @@ os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # a processor means V1 u
 
 import numpy as np  # noqa: E402
 
-from benchmarks.vllm_timed import TIMES, times  # noqa: E402
+from benchmarks.engine_runs import (  # noqa: E402
+    CONTEXT,
+    SHAPES,
+    earlier,
+    parser,
+    random_prompts,
+    run_rounds,
+    summary,
+    write_model,
+)
+from benchmarks.vllm_timed import FILE, notes  # noqa: E402
 from benchmarks.workload import machine  # noqa: E402
 
-CONTEXT = 1024
 NONE, IDLE, PAPER, GUARDED, REPETITION, FREQUENCY = (
     "no processor", "processor, no request asks", "LZ paper", "LZ guarded", "repetition 1.2", "frequency 0.3",
 )  # fmt: skip
@@ -46,28 +53,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     FREQUENCY: {"frequency_penalty": 0.3},
 }
 OURS = (IDLE, PAPER, GUARDED)
-HOST = ("host_us", "host_cpu_us", "arrival_us", "arrival_cpu_us")  # by the clock, and what this thread itself worked
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A Qwen2.5 architecture; figures from its published config.json."""
-
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    vocab_size: int
-    tie_word_embeddings: bool = False
-
-
-SHAPES = {
-    "tiny": Shape(256, 512, 2, 4, 2, 4096),  # to try this script
-    "1.5B": Shape(1536, 8960, 28, 12, 2, 151_936, tie_word_embeddings=True),
-    "7B": Shape(3584, 18_944, 28, 28, 4, 152_064),
-    "32B": Shape(5120, 27_648, 64, 40, 8, 152_064),
-}
+HOST = ("host_us", "arrival_us")
 ALONE = "32B"  # no second engine beside it
 
 
@@ -79,23 +65,11 @@ def engine(name: str, folder: Path, processors: list[str], batch: int) -> Any:
     from vllm import LLM
 
     shape = SHAPES[name]
-    config = asdict(shape) | {
-        "architectures": ["Qwen2ForCausalLM"],
-        "model_type": "qwen2",
-        "hidden_act": "silu",
-        "max_position_embeddings": 32_768,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1_000_000.0,
-        "torch_dtype": "bfloat16",
-        "bos_token_id": 0,
-        "eos_token_id": 1,
-    }
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     tokens = batch * (CONTEXT + 512)
     head = shape.hidden_size // shape.num_attention_heads
     cache = tokens * shape.num_hidden_layers * 2 * shape.num_key_value_heads * head * 2
     return LLM(
-        str(folder),
+        write_model(name, folder),
         load_format="dummy",
         skip_tokenizer_init=True,
         dtype="bfloat16",
@@ -115,17 +89,15 @@ class Bench:
     def __init__(self, name: str, batch: int, pair: bool) -> None:
         self._folder = tempfile.TemporaryDirectory()
         folder = Path(self._folder.name)
-        os.environ[TIMES] = str(folder / "times")
-        self._times = times(folder / "times", "w+")
+        os.environ[FILE] = str(folder / "notes")
+        self._notes = notes(folder / "notes", "w+")
         self._plain = engine(name, folder, [], batch) if pair else None
         self._ours = engine(name, folder, ["benchmarks.vllm_timed:TimedProcessor"], batch)
-        rng = random.Random(0)
-        vocab = SHAPES[name].vocab_size
-        self._prompts = [[rng.randrange(2, vocab) for _ in range(CONTEXT)] for _ in range(batch)]
+        self._prompts = random_prompts(name, batch)
         self.contenders = list(SETTINGS) if pair else list(SETTINGS)[1:]
 
     def run(self, contender: str, batch: int, new_tokens: int) -> dict[str, Any]:
-        """One batch: every step's time in milliseconds, and the host time of the processor in microseconds."""
+        """One batch: the time of a step in milliseconds, the host time of the processor in microseconds."""
         from vllm import SamplingParams
 
         llm = self._ours if contender in OURS or self._plain is None else self._plain
@@ -139,7 +111,7 @@ class Bench:
             return output
 
         core.get_output = timed
-        first = int(self._times[0, 0]) + 1
+        first = int(self._notes[0, 0]) + 1
         params = SamplingParams(
             temperature=0, max_tokens=new_tokens, ignore_eos=True, detokenize=False, **SETTINGS[contender]
         )
@@ -149,80 +121,32 @@ class Bench:
         finally:
             core.get_output = get_output
         steps = [(after - before) * 1e3 for before, after in itertools.pairwise(ends)][2:]
-        run = {"contender": contender, "step_ms": statistics.median(steps), "steps": len(steps)}
+        run = {"step_ms": statistics.median(steps), "steps": len(steps)}
         if contender in OURS:
-            host = self._times[first : int(self._times[0, 0]) + 1] / 1e3
-            steady, arriving = host[host[:, 0] > 0], -host[host[:, 0] < 0]
-            run["host_us"], run["host_cpu_us"] = np.median(steady, axis=0).tolist()
-            run["arrival_us"], run["arrival_cpu_us"] = arriving.max(axis=0).tolist() if len(arriving) else (None, None)
+            host_ns, changed = self._notes[first : int(self._notes[0, 0]) + 1].T
+            run["host_us"] = float(np.median(host_ns[changed == 0])) / 1e3
+            run["arrival_us"] = int(host_ns[changed == 1].max()) / 1e3
         return run
 
 
-def measure(bench: Bench, name: str, batch: int, new_tokens: int, rounds: int, others: int) -> list[dict[str, Any]]:
-    """Rounds in which every contender runs once; the standard penalties, whose cost is large, in a few of them."""
-    runs = []
-    for contender in bench.contenders:  # caches, compilations
-        bench.run(contender, batch, min(new_tokens, 64))
-    for number in range(rounds):
-        order = [one for one in bench.contenders if number < others or one not in (REPETITION, FREQUENCY)]
-        random.Random(number).shuffle(order)
-        for contender in order:
-            run = bench.run(contender, batch, new_tokens)
-            runs.append({"shape": name, "batch": batch, "new_tokens": new_tokens, "round": number} | run)
-    return runs
+def measure(bench: Bench, name: str, batch: int, given: argparse.Namespace) -> list[dict[str, Any]]:
+    """Rounds in which every contender runs once; vLLM's penalties, whose cost is large, in a few of them."""
+    runs = run_rounds(
+        lambda one: bench.run(one, batch, given.new_tokens), bench.contenders, given, (REPETITION, FREQUENCY)
+    )
+    return [{"shape": name, "batch": batch, "new_tokens": given.new_tokens} | run for run in runs]
 
 
 # ---------------------------------------------------------------- results
 
 
-def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Per shape, batch and contender: step time, and the cost against the baseline of the same round."""
-    rows = []
-    cells = dict.fromkeys((run["shape"], run["batch"], run["new_tokens"], run["contender"]) for run in runs)
-    for shape, batch, new_tokens, contender in cells:
-        same = [run for run in runs if (run["shape"], run["batch"], run["new_tokens"]) == (shape, batch, new_tokens)]
-        mine = [run for run in same if run["contender"] == contender]
-        baseline = NONE if any(run["contender"] == NONE for run in same) else IDLE
-        base = {run["round"]: run["step_ms"] for run in same if run["contender"] == baseline}
-        costs = [run["step_ms"] / base[run["round"]] - 1 for run in mine]
-        low, high = interval(costs)
-        rows.append(
-            {
-                "shape": shape,
-                "batch": batch,
-                "new_tokens": new_tokens,
-                "contender": contender,
-                "baseline": baseline,
-                "rounds": len(mine),
-                "step_ms": statistics.median(run["step_ms"] for run in mine),
-                "cost": statistics.median(costs),
-                "cost_low": low,
-                "cost_high": high,
-                **{key: median_of(mine, key) for key in HOST},
-            }
-        )
-    return rows
-
-
-def interval(values: list[float], resamples: int = 2000) -> tuple[float, float]:
-    """95 % bootstrap interval of the median."""
-    rng = random.Random(0)
-    medians = sorted(statistics.median(rng.choices(values, k=len(values))) for _ in range(resamples))
-    return medians[int(0.025 * resamples)], medians[int(0.975 * resamples)]
-
-
-def median_of(runs: list[dict[str, Any]], key: str) -> float | None:
-    values = [run[key] for run in runs if run.get(key) is not None]
-    return statistics.median(values) if values else None
+def summarised(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return summary(runs, ("shape", "batch", "new_tokens"), (NONE, IDLE), HOST)
 
 
 def print_rows(rows: list[dict[str, Any]]) -> None:
     for row in rows:
-        host = (
-            ""
-            if row["host_us"] is None
-            else "  host {host_us:.0f} us, {host_cpu_us:.0f} of its own; at arrivals {arrival_us:,.0f} us".format(**row)
-        )
+        host = "" if row["host_us"] is None else "  host {host_us:.0f} us, at arrivals {arrival_us:,.0f}".format(**row)
         print(
             f"{row['shape']:>5} batch {row['batch']:>3}  {row['contender']:<27} {row['step_ms']:8.3f} ms/step  "
             f"{row['cost']:+.2%} [{row['cost_low']:+.2%}, {row['cost_high']:+.2%}]{host}",
@@ -230,40 +154,23 @@ def print_rows(rows: list[dict[str, Any]]) -> None:
         )
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", nargs="+", default=["7B"], choices=list(SHAPES))
-    parser.add_argument("--batches", nargs="+", type=int, default=[64, 32, 8])
-    parser.add_argument("--new-tokens", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=8, help="runs of each contender")
-    parser.add_argument("--others", type=int, default=3, help="runs of vLLM's own penalties")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "vllm.json")
-    return parser.parse_args()
-
-
 def main() -> None:
     """Measure, print, and add to the results; runs already in the file stay."""
-    given = arguments()
+    given = parser(__doc__, "vLLM").parse_args()
     import torch
     import vllm
 
     gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
     about = machine(**gpu) | {"vllm": vllm.__version__, "runner": "V1"}
-    data: dict[str, Any] = {"machine": about, "runs": []}
-    if given.out.exists():
-        data = json.loads(given.out.read_text(encoding="utf-8"))
-        if data["machine"] != about:
-            sys.exit(
-                f"{given.out} is from another machine or version: {data['machine']} and {about}; use another --out."
-            )
+    data = earlier(given.out, about)
     for name in given.shapes:
         bench = Bench(name, max(given.batches), pair=name != ALONE)
         for batch in given.batches:
-            runs = measure(bench, name, batch, given.new_tokens, given.rounds, given.others)
+            runs = measure(bench, name, batch, given)
             data["runs"] += runs
-            data["summary"] = summary(data["runs"])
+            data["summary"] = summarised(data["runs"])
             given.out.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-            print_rows(summary(runs))
+            print_rows(summarised(runs))
         del bench
 
 

@@ -5,7 +5,8 @@ import warnings
 import pytest
 import torch
 
-from lz_penalty import LZPenaltyConfig, apply_lz_penalty_, pack_configs
+from lz_penalty import LZPenaltyConfig, apply_lz_penalty_, pack_configs, prepare_lz_penalty
+from lz_penalty.kernels import triton_cuda
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -78,7 +79,7 @@ def test_a_cuda_graph_follows_its_inputs(window):
 
 @pytest.mark.parametrize("window", [512, 8192])
 def test_steps_from_pinned_memory(window):
-    """As engines call it: vectors fetched from the host, the newest token stored by the kernel, no checks."""
+    """As engines call it: prepared, vectors fetched from the host, the newest token stored by the kernel."""
     rows, first, steps = 6, 700, 40
     told = histories(rows, first + steps)
     configs = [LZPenaltyConfig(window_size=window), LZPenaltyConfig.guarded(window_size=window), None] * 2
@@ -92,10 +93,29 @@ def test_steps_from_pinned_memory(window):
         newest.copy_(told[:, first + step])
         logits = torch.randn(rows, VOCAB, device="cuda")
         want = on_cpu(logits, told[:, : first + step + 1], configs)
-        apply_lz_penalty_(logits, kept, lengths, config=packed, row_to_slot=slots, newest_ids=newest, check=step == 0)
+        given = (logits, kept, lengths, None, slots, None, None, newest)
+        if step == 0:
+            penalise = prepare_lz_penalty(*given, config=packed)
+        penalise(*given)
         torch.cuda.synchronize()  # the vectors are written again
         torch.testing.assert_close(logits.cpu(), want, rtol=1e-6, atol=1e-5)
     assert torch.equal(kept[:, : first + steps].cpu().flip(0), told.int())
+
+
+def test_prepared_steps_are_launched_by_the_driver(monkeypatch):
+    """Triton's launcher would do as well, but this is what makes a step cheap: it must not be lost unnoticed."""
+    made = []
+    make = triton_cuda.direct_launch
+    monkeypatch.setattr(triton_cuda, "direct_launch", lambda *given: made.append(make(*given)) or made[-1])
+    for window, launches in ((512, 1), (8192, 2)):
+        tokens = histories(4, 9000).cuda()
+        given = (torch.zeros(4, VOCAB, device="cuda"), tokens)
+        penalise = prepare_lz_penalty(*given, config=LZPenaltyConfig(window_size=window))
+        for _ in range(5):
+            penalise(*given)
+        assert len(made) == launches
+        assert all(one is not None for one in made)
+        made.clear()
 
 
 def test_several_streams_at_once():

@@ -13,10 +13,12 @@ from lz_penalty import (
     LZPenaltyError,
     apply_lz_penalty_,
     available_backends,
+    backends,
     choose_backend,
     marginal_codelengths,
     ops,
     pack_configs,
+    prepare_lz_penalty,
     reference,
 )
 
@@ -124,7 +126,7 @@ def test_gradients_are_not_asked_for(backend):
 
 
 def test_auto_takes_the_fastest_that_runs_and_says_so(caplog):
-    ops._choice.cache_clear()
+    backends._choice.cache_clear()
     with caplog.at_level(logging.INFO, logger="lz_penalty"):
         assert choose_backend(zeros()) == "numba"
     assert "numba" in caplog.text
@@ -135,22 +137,22 @@ def test_auto_takes_the_fastest_that_runs_and_says_so(caplog):
 
 
 def test_auto_without_numba(monkeypatch):
-    ops._choice.cache_clear()
-    monkeypatch.setattr(ops, "_installed", lambda module: False)
+    backends._choice.cache_clear()
+    monkeypatch.setattr(backends, "_installed", lambda module: False)
     assert choose_backend(zeros()) == "numpy"
     assert choose_backend(torch.zeros(2, 8)) == "torch"
     monkeypatch.undo()
-    ops._choice.cache_clear()
+    backends._choice.cache_clear()
 
 
 def test_a_backend_that_is_missing_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(ops, "_installed", lambda module: False)
-    ops._module.cache_clear()
+    monkeypatch.setattr(backends, "_installed", lambda module: False)
+    backends.load_backend.cache_clear()
     with pytest.raises(BackendUnavailableError, match=r"pip install 'lz-penalty\[numba\]'"):
         apply_lz_penalty_(zeros(), TOKENS, config=PAPER, backend="numba")
     assert "triton" in available_backends()["triton"]
     monkeypatch.undo()
-    ops._module.cache_clear()
+    backends.load_backend.cache_clear()
 
 
 def test_a_requested_backend_that_fails_re_raises(monkeypatch):
@@ -161,7 +163,7 @@ def test_a_requested_backend_that_fails_re_raises(monkeypatch):
         def apply(*given):
             raise RuntimeError("broken kernel")
 
-    monkeypatch.setattr(ops, "_module", lambda name: Broken)
+    monkeypatch.setattr(ops, "load_backend", lambda name: Broken)
     for backend in ("auto", "numba"):
         with pytest.raises(RuntimeError, match="broken kernel"):
             apply_lz_penalty_(zeros(), TOKENS, config=PAPER, backend=backend)
@@ -183,19 +185,35 @@ def test_packed_settings_equal_plain_ones(backend):
 
 
 @pytest.mark.parametrize("backend", ALL, ids=str)
-def test_without_checks_it_is_the_same(backend):
+def test_prepared_once_it_is_the_same_at_every_step(backend):
     library, device = backend.library, backend.device
     packed = pack_configs([PAPER, LZPenaltyConfig.failsafe()], None if device in (None, "cpu") else device)
-    both = []
-    for check in (True, False, False):  # twice: a kernel that is compiled is launched in another way
-        arrays = [zeros(), TOKENS.copy(), np.array([6, 5]), np.array([2, -1])]
-        if library is torch:
-            arrays = [torch.from_numpy(array).to(device) for array in arrays]
-        logits, tokens, lengths, newest = arrays
-        apply_lz_penalty_(logits, tokens, lengths, config=packed, newest_ids=newest, backend=backend.name, check=check)
-        both.append((logits.tolist(), tokens.tolist()))
-    assert both[0] == both[1] == both[2]
-    assert min(map(min, both[0][0])) < 0
+    step = None
+    for newest, lengths in [([2, -1], [6, 5]), ([7, 3], [4, 6]), ([1, 1], [6, 6])]:
+        both = []
+        for prepared in (False, True):
+            arrays = [zeros(), TOKENS.copy(), np.array(lengths), np.array(newest)]
+            if library is torch:
+                arrays = [torch.from_numpy(array).to(device) for array in arrays]
+            logits, tokens, counted, fresh = arrays
+            if prepared:
+                given = (logits, tokens, counted, None, None, None, None, fresh)
+                step = step or prepare_lz_penalty(*given, config=packed, backend=backend.name)
+                assert step(*given) is logits
+            else:
+                apply_lz_penalty_(logits, tokens, counted, config=packed, newest_ids=fresh, backend=backend.name)
+            both.append((logits.tolist(), tokens.tolist()))
+        assert both[0] == both[1]
+        assert min(map(min, both[0][0])) < 0
+
+
+def test_preparing_checks_and_changes_nothing():
+    logits = zeros()
+    with pytest.raises(LZPenaltyError, match="lengths"):
+        prepare_lz_penalty(logits, TOKENS, np.array([7, 6]), config=PAPER)
+    prepare_lz_penalty(logits, TOKENS, config=PAPER)
+    assert not logits.any()
+    assert prepare_lz_penalty(logits, TOKENS, config=None)(logits, TOKENS) is logits
 
 
 def test_packing_shares_exempt_ids_and_keeps_maxima():

@@ -20,7 +20,7 @@ from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
 from lz_penalty import LZPenaltyConfig, LZPenaltyError, bundled_model
 from lz_penalty.engines import request_settings as settings_module
-from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
+from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor, batch_state
 from lz_penalty.engines.vllm.settings import special_tokens_of
 
 VOCAB, ROWS, LONGEST = 4096, 7, 2000
@@ -148,8 +148,11 @@ class Simulation:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
-@pytest.mark.parametrize("seed", range(6))
-def test_random_batches(vllm_config, monkeypatch, seed, asynchronous):
+@pytest.mark.parametrize("compiled", [True, False], ids=["C", "Python"])
+@pytest.mark.parametrize("seed", range(4))
+def test_random_batches(vllm_config, monkeypatch, seed, asynchronous, compiled):
+    if not compiled:
+        monkeypatch.setattr(batch_state, "newest_reader", lambda *given: None)
     monkeypatch.setattr(settings_module, "SLACK", 3)  # so that histories outgrow their slots
     monkeypatch.setattr(settings_module.RequestSettings, "longest_reach", 80)
     simulation = Simulation(vllm_config, seed, asynchronous)

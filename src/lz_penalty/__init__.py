@@ -13,7 +13,8 @@ from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.errors import BackendUnavailableError, LZPenaltyError
 
 if TYPE_CHECKING:
-    from lz_penalty.ops import apply_lz_penalty_, available_backends, choose_backend, marginal_codelengths
+    from lz_penalty.backends import available_backends, choose_backend
+    from lz_penalty.ops import apply_lz_penalty_, marginal_codelengths, prepare_lz_penalty
     from lz_penalty.packing import PackedConfig, pack_configs
 
 __version__ = "0.1.0"
@@ -28,13 +29,15 @@ __all__ = [
     "choose_backend",
     "marginal_codelengths",
     "pack_configs",
+    "prepare_lz_penalty",
 ]
 
 _LATER = {
     "apply_lz_penalty_": "ops",
-    "available_backends": "ops",
-    "choose_backend": "ops",
+    "available_backends": "backends",
+    "choose_backend": "backends",
     "marginal_codelengths": "ops",
+    "prepare_lz_penalty": "ops",
     "PackedConfig": "packing",
     "pack_configs": "packing",
 }

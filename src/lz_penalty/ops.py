@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import logging
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from lz_penalty.backends import check_backend, choose_backend, dtype_of, load_backend
 from lz_penalty.config import LZPenaltyConfig
-from lz_penalty.errors import BackendUnavailableError, LZPenaltyError, show
+from lz_penalty.errors import LZPenaltyError, show
 from lz_penalty.packing import PackedConfig, pack_configs, packed_once
 
-__all__ = ["apply_lz_penalty_", "available_backends", "choose_backend", "marginal_codelengths"]
+__all__ = ["apply_lz_penalty_", "marginal_codelengths", "prepare_lz_penalty"]
 
-_LOGGER = logging.getLogger("lz_penalty")
-_MODULES = {"numpy": "numpy_cpu", "numba": "numba_cpu", "torch": "torch_any", "triton": "triton_cuda"}
-BACKENDS = tuple(_MODULES)
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
 _INTEGERS = ("int64", "int32")
+_ARRAYS = 8  # that the op takes
 
 
 def apply_lz_penalty_(
@@ -40,7 +36,6 @@ def apply_lz_penalty_(
     newest_ids: Any = None,
     vocab_size: int | None = None,
     backend: str = "auto",
-    check: bool = True,
 ) -> Any:
     """Add the LZ penalty to `logits`, in place, and return them. NumPy arrays or torch tensors.
 
@@ -70,8 +65,6 @@ def apply_lz_penalty_(
             history; where no row is penalised, nothing is done. For engines that keep histories.
         vocab_size: the alphabet, where the logits are padded beyond it; `None` means their width.
         backend: "auto", or one of "numpy", "numba", "torch", "triton". A backend named here runs or raises.
-        check: whether to look at the arguments first. Only for engines that pass arrays of one layout at every step, and
-            a `PackedConfig`, and have passed them with the checks before: they cost as much host time as a launch.
 
     Raises:
         LZPenaltyError: wrong shapes, dtypes, devices or settings; nothing was changed. On the CPU also values out
@@ -84,16 +77,59 @@ def apply_lz_penalty_(
     >>> apply_lz_penalty_(logits, history, config=config).tolist()  # a third 1 2 3 is under way
     [[0.0, 0.0, 0.0, -1.868..., 0.0, 0.0, 0.0, 0.0]]
     """
-    given: tuple[Any, ...] = (logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, newest_ids)
-    if check:
-        vocab_size, config = _checked(given, config, vocab_size, backend)
-    packed: Any = config
+    given = (logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, newest_ids)
+    return _prepared(given, config, vocab_size, backend)(*given)
+
+
+def prepare_lz_penalty(
+    logits: Any,
+    token_ids: Any,
+    lengths: Any = None,
+    starts: Any = None,
+    row_to_slot: Any = None,
+    tail_ids: Any = None,
+    tail_lengths: Any = None,
+    newest_ids: Any = None,
+    *,
+    config: LZPenaltyConfig | PackedConfig | Sequence[LZPenaltyConfig | None] | None,
+    vocab_size: int | None = None,
+    backend: str = "auto",
+) -> Callable[..., Any]:
+    """`apply_lz_penalty_` for engines that call it at every step: checked and set up once, for arrays like these.
+
+    Args:
+        logits: this and the others as in `apply_lz_penalty_`; their contents do not matter here.
+
+    Returns:
+        A function of the eight arrays in this order, the last ones optional, that penalises and returns the logits. They
+        may be others than these, but of the same shapes, strides, dtypes and devices: it does not look.
+
+    >>> import numpy as np
+    >>> logits, history, lengths = np.zeros((1, 4)), np.array([[1, 1, 1, 0]]), np.array([3])
+    >>> step = prepare_lz_penalty(logits, history, lengths, config=LZPenaltyConfig(strength=1, buffer_size=2))
+    >>> step(logits, history, lengths).tolist()
+    [[0.0, -2.0, 0.0, 0.0]]
+    """
+    given = (logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, newest_ids)
+    return _prepared(given, config, vocab_size, backend)
+
+
+def _prepared(given: tuple[Any, ...], config: Any, vocab_size: Any, backend: str) -> Callable[..., Any]:
+    vocab_size, packed = _checked(given, config, vocab_size, backend)
+    logits = given[0]
     if logits.shape[0] == 0 or not (packed.max_window or packed.max_loop_window):
-        return logits
+        return lambda logits, *_: logits
     name = choose_backend(logits) if backend == "auto" else backend
+    if name == "triton":
+        return load_backend(name).prepare(given, packed, vocab_size)
+    return partial(_apply, name, packed, vocab_size)
+
+
+def _apply(name: str, packed: PackedConfig, vocab_size: int, logits: Any, *others: Any) -> Any:
+    given = (logits, *others, *[None] * (_ARRAYS - 1 - len(others)))
     if name in ("numpy", "numba") and not isinstance(logits, np.ndarray):
         given = tuple(None if array is None else array.detach().numpy() for array in given)
-    _module(name).apply(*given, packed, logits.shape[1] if vocab_size is None else vocab_size)
+    load_backend(name).apply(*given, packed, vocab_size)
     return logits
 
 
@@ -134,79 +170,7 @@ def marginal_codelengths(
     return apply_lz_penalty_(dense, token_ids, lengths, config=one_bit, backend=backend, **given)
 
 
-# ---------------------------------------------------------------- backends
-
-
-def available_backends() -> dict[str, str | None]:
-    """Every backend with the reason why it cannot run here, or `None` if it can.
-
-    >>> available_backends()["numpy"] is None
-    True
-    """
-    reasons: dict[str, str | None] = {"numpy": None}
-    for name in ("numba", "torch"):
-        reasons[name] = None if _installed(name) else f"{name} is not installed: pip install 'lz-penalty[{name}]'"
-    if not (_installed("torch") and _installed("triton")):
-        reasons["triton"] = "torch and triton are needed: pip install 'lz-penalty[triton]'"
-    elif not importlib.import_module("torch").cuda.is_available() and not _interpreted():
-        reasons["triton"] = "no CUDA device (TRITON_INTERPRET=1 runs it on the CPU, for tests)"
-    else:
-        reasons["triton"] = None
-    return reasons
-
-
-def choose_backend(logits: Any) -> str:
-    """The backend that `auto` takes for these logits: the fastest one that can run on them."""
-    return _choice("numpy" if isinstance(logits, np.ndarray) else logits.device.type, _dtype(logits))
-
-
-@lru_cache(maxsize=None)
-def _choice(device: str, dtype: str) -> str:
-    if device in ("numpy", "cpu") and dtype in ("float32", "float64") and _installed("numba"):
-        name = "numba"
-    elif device == "numpy":
-        name = "numpy"
-    elif device == "cuda" and _installed("triton"):
-        name = "triton"
-    else:
-        name = "torch"
-    _LOGGER.info("backend for %s logits on %s: %s", dtype, device, name)
-    return name
-
-
-@lru_cache(maxsize=None)
-def _installed(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
-
-
-def _interpreted() -> bool:
-    """Whether Triton was told to run kernels on the CPU."""
-    triton = importlib.import_module("triton")
-    return bool(triton.knobs.runtime.interpret)
-
-
-@lru_cache(maxsize=None)
-def _module(name: str) -> Any:
-    if name not in _MODULES:
-        raise LZPenaltyError(f"backend = {show(name)}: must be one of 'auto', {', '.join(map(repr, BACKENDS))}.")
-    reason = available_backends()[name]
-    if reason:
-        raise BackendUnavailableError(f"backend = {name!r} cannot run here: {reason}.")
-    return importlib.import_module(f"lz_penalty.kernels.{_MODULES[name]}")
-
-
-def _check_backend(name: str, logits: Any, xp: Any) -> None:
-    _module(name)
-    on_cpu = xp is np or logits.device.type == "cpu"
-    if name in ("torch", "triton") and xp is np:
-        raise BackendUnavailableError(f"backend = {name!r} takes torch tensors; these are NumPy arrays.")
-    if name in ("numpy", "numba") and not on_cpu:
-        raise BackendUnavailableError(f"backend = {name!r} runs on the CPU; the logits are on {logits.device}.")
-    if name == "triton" and not (logits.is_cuda or _interpreted()):
-        raise BackendUnavailableError(f"backend = 'triton' runs on CUDA; the logits are on {logits.device}.")
-    dtype = _dtype(logits)
-    if (name == "numba" and dtype not in ("float32", "float64")) or (name == "numpy" and dtype == "bfloat16"):
-        raise BackendUnavailableError(f"backend = {name!r} has no {dtype}: use 'auto', or convert the logits.")
+# ---------------------------------------------------------------- checks
 
 
 def _packed(config: Any, rows: int, xp: Any, logits: Any) -> PackedConfig:
@@ -234,9 +198,6 @@ def _packed(config: Any, rows: int, xp: Any, logits: Any) -> PackedConfig:
     if len(config) != rows:
         raise LZPenaltyError(f"config has {len(config)} entries and logits {rows} rows: they must be equal.")
     return pack_configs(config, device)
-
-
-# ---------------------------------------------------------------- checks
 
 
 def _checked(given: tuple[Any, ...], config: Any, vocab_size: Any, backend: str) -> tuple[int, PackedConfig]:
@@ -272,7 +233,7 @@ def _checked(given: tuple[Any, ...], config: Any, vocab_size: Any, backend: str)
             "include_prompt=True."
         )
 
-    _check_backend(choose_backend(logits) if backend == "auto" else backend, logits, xp)
+    check_backend(choose_backend(logits) if backend == "auto" else backend, logits)
     if xp is np or logits.device.type == "cpu":
         _check_values(rows, slots, capacity, lengths, starts, row_to_slot, tail_ids, tail_lengths)
         if newest_ids is not None:
@@ -292,27 +253,18 @@ def _library(array: Any) -> Any:
     )
 
 
-def _dtype(array: Any) -> str:
-    return _dtype_name(array.dtype)
-
-
-@lru_cache(maxsize=None)  # NumPy takes two microseconds to spell a name
-def _dtype_name(dtype: Any) -> str:
-    return dtype.name if isinstance(dtype, np.dtype) else str(dtype).removeprefix("torch.")
-
-
 def _describe(array: Any) -> str:
     if isinstance(array, np.ndarray):
-        return f"numpy {_dtype(array)} {list(array.shape)}"
+        return f"numpy {dtype_of(array)} {list(array.shape)}"
     if hasattr(array, "device"):
-        return f"torch {_dtype(array)} {list(array.shape)} on {array.device}"
+        return f"torch {dtype_of(array)} {list(array.shape)} on {array.device}"
     return show(array)
 
 
 def _check_matrix(name: str, array: Any, dtypes: tuple[str, ...], like: Any = None) -> tuple[int, int]:
     if like is not None:
         _check_same_place(name, array, like)
-    if array.ndim != 2 or _dtype(array) not in dtypes:
+    if array.ndim != 2 or dtype_of(array) not in dtypes:
         raise LZPenaltyError(f"{name} is {_describe(array)}: must be two-dimensional, of {', '.join(dtypes)}.")
     return array.shape[0], array.shape[1]
 
@@ -322,7 +274,7 @@ def _check_vector(name: str, array: Any, rows: int, like: Any) -> None:
         return
     if not (_is_readable_from_cuda(array) and choose_backend(like) == "triton"):
         _check_same_place(name, array, like)
-    if array.ndim != 1 or array.shape[0] != rows or _dtype(array) not in _INTEGERS:
+    if array.ndim != 1 or array.shape[0] != rows or dtype_of(array) not in _INTEGERS:
         raise LZPenaltyError(f"{name} is {_describe(array)}: must be of shape [{rows}], of {', '.join(_INTEGERS)}.")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,6 +53,7 @@ class RequestSettings:
         self._server = server
         self._special = special
         self._device = device
+        self._parse = lru_cache(maxsize=256)(partial(_parse, server))  # a burst of requests is much alike
         self._exempt = torch.full(((slots + 1) * _SEGMENT,), -1, dtype=torch.int32, device=device)
         self._write(0, special)
 
@@ -63,11 +64,12 @@ class RequestSettings:
 
     def read(self, extra_args: dict[str, Any] | None, slot: int) -> Settings | None:
         """The settings of the request that takes `slot`, `None` for no penalty."""
-        config = self._server.config_of(extra_args)
-        if config is None:
-            return None
-        line, reach = _line(replace(config, exempt_token_ids=(), include_prompt=True))
-        if not reach:  # neither codelengths nor escalation
+        asked = tuple((key, type(value), value) for key, value in (extra_args or {}).items() if key.startswith("lz_"))
+        try:
+            config, line, reach = self._parse(asked)
+        except TypeError:  # a list: it cannot be looked up
+            config, line, reach = self._parse.__wrapped__(asked)
+        if config is None or not reach:  # neither codelengths nor escalation
             return None
         line = line.copy()
         begin, count = 0, len(self._special)
@@ -110,10 +112,13 @@ class RequestSettings:
             )
 
 
-@lru_cache(maxsize=256)
-def _line(config: LZPenaltyConfig) -> tuple[np.ndarray, int]:
-    packed = pack_configs([config])
-    return packed.table[0], max(packed.reach, packed.max_loop_window)
+def _parse(
+    server: ServerSettings, asked: tuple[tuple[str, type, Any], ...]
+) -> tuple[LZPenaltyConfig | None, np.ndarray, int]:
+    """The penalty that these fields (with the types of their values: `True` equals 1) ask for, its line and reach."""
+    config = server.config_of({key: value for key, _, value in asked})
+    packed = pack_configs([config and replace(config, exempt_token_ids=(), include_prompt=True)])
+    return config, packed.table[0], max(packed.reach, packed.max_loop_window)
 
 
 def padded(contexts: Sequence[Sequence[int]]) -> np.ndarray:

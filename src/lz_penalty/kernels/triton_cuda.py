@@ -10,7 +10,6 @@ Tokens are addressed newest first: place 0 is the newest token of the context, d
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 from typing import Any
@@ -20,6 +19,7 @@ import triton
 import triton.language as tl
 
 from lz_penalty import packing as col
+from lz_penalty.kernels.cuda_launch import direct_launch
 from lz_penalty.kernels.triton_parts import (
     BEFORE_BUFFER,
     NEARNESS,
@@ -50,51 +50,28 @@ _SCRATCH_BYTES = 256 * 2**20  # long windows of very many rows are done in group
 _SIZES = "row_stride vocab_size slot_stride slots capacity tail_row_stride tail_stride tail_capacity first_row"
 _POINTERS = "logits token_ids lengths starts row_to_slot tail_ids tail_lengths newest_ids table exempt_ids"
 _jit = functools.partial(triton.jit, do_not_specialize=_SIZES.split(), do_not_specialize_on_alignment=_POINTERS.split())
-_COMPILED: dict[tuple, Any] = {}  # what `_launch` has compiled so far
+_COMPILED: dict[tuple, Any] = {}  # what `_Launch` has compiled so far
 
 
-def apply(
-    logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, newest_ids, packed, vocab_size
-):  # fmt: skip
-    """Penalise `logits [rows, vocab]` in place; see `lz_penalty.apply_lz_penalty_`."""
-    drafts = 0 if tail_ids is None else tail_ids.shape[1]
-    longest = token_ids.shape[1] + drafts
+def prepare(given, packed, vocab_size):
+    """A function that penalises arrays like these; see `lz_penalty.ops.prepare_lz_penalty`."""
+    logits, token_ids, _, _, _, tail_ids, _, newest_ids = given
+    tail_strides, drafts = ((0, 0), 0) if tail_ids is None else (tail_ids.stride(), tail_ids.shape[1])
+    rows, longest = logits.shape[0], token_ids.shape[1] + drafts
     if longest == 0 or token_ids.shape[0] == 0:
-        return
+        return lambda logits, *_: logits
     window = min(packed.max_window, longest)
     looped = min(packed.max_loop_window, longest)
-    history = (
-        token_ids,
-        *token_ids.stride(),
-        *token_ids.shape,
-        lengths,
-        starts,
-        row_to_slot,
-        tail_ids,
-        *((0, 0) if tail_ids is None else tail_ids.stride()),
-        drafts,
-        tail_lengths,
-        newest_ids,
-    )
-    arguments = (
-        logits,
-        *logits.stride(),
-        vocab_size,
-        math.log2(vocab_size),
-        *history,
-        _tensor(packed.table),
-        col.COLUMNS if packed.rows > 1 else 0,
-        _tensor(packed.exempt_ids),
-    )
-    vectors = (lengths, starts, row_to_slot, tail_ids, tail_lengths, newest_ids)
+    logits_sizes = (*logits.stride(), vocab_size, math.log2(vocab_size))
+    history_sizes = (*token_ids.stride(), *token_ids.shape)
+    tail_sizes = (*tail_strides, drafts)
+    settings = (_tensor(packed.table), col.COLUMNS if packed.rows > 1 else 0, _tensor(packed.exempt_ids))
     kinds = (
         logits.device.index,
-        logits.dtype,
         logits.stride(1),
         (logits.stride(0) | token_ids.stride(0)) >> 31,
-        token_ids.dtype,
         token_ids.stride(1),
-        *[None if array is None else array.dtype for array in vectors],
+        *[None if array is None else array.dtype for array in given],
         packed.rows > 1,
     )
     constants = {
@@ -106,49 +83,96 @@ def apply(
         "UNROLL": _UNROLL,
         "LOWEST": torch.finfo(logits.dtype).min,
     }
-    elsewhere = logits.is_cuda and logits.device.index != torch.cuda.current_device()
-    with torch.cuda.device(logits.device) if elsewhere else contextlib.nullcontext():
-        if window <= _FUSED_WINDOW:
-            block = _power_of_2(window, _SMALLEST_BLOCK)
-            warps = max(1, min(32, block // 32))  # one token per thread: latency, not work, is what a row costs
-            _launch(_row_kernel, (logits.shape[0], 1, 1), arguments, constants | {"BLOCK": block}, warps, kinds)
-        else:
-            if newest_ids is not None:
-                _launch(_store_kernel, (logits.shape[0], 1, 1), history, {}, 1, kinds)
-            _apply_in_chunks(arguments, constants, logits, _power_of_2(-(-window // _CHUNK), 1), kinds)
-
-
-def _launch(kernel, grid, arguments, constants, warps, kinds):
-    """`kernel[grid](...)`; from the second time on without Triton's look at every argument, most of what a launch costs.
-
-    `kinds`, the constants and the warps are all that the compiled code depends on.
-    """
-    key = (kernel.__name__, warps, kinds, *constants.values())
-    compiled = _COMPILED.get(key)
-    if compiled is None:  # always, under the interpreter
-        _COMPILED[key] = kernel[grid](*arguments, **constants, num_warps=warps)
+    if window <= _FUSED_WINDOW:
+        block = _power_of_2(window, _SMALLEST_BLOCK)
+        warps = max(1, min(32, block // 32))  # one token per thread: latency, not work, is what a row costs
+        run = _Launch(_row_kernel, (rows, 1, 1), constants | {"BLOCK": block}, warps, kinds)
+        store = None
     else:
+        run = _Chunks(logits, constants, _power_of_2(-(-window // _CHUNK), 1), kinds)
+        store = None if newest_ids is None else _Launch(_store_kernel, (rows, 1, 1), {}, 1, kinds)
+
+    def step(
+        logits, token_ids, lengths=None, starts=None, row_to_slot=None, tail_ids=None, tail_lengths=None, newest_ids=None
+    ):  # fmt: skip
+        history = (
+            token_ids, *history_sizes, lengths, starts, row_to_slot, tail_ids, *tail_sizes, tail_lengths, newest_ids
+        )  # fmt: skip
+        if store is not None:
+            store(history)
+        run((logits, *logits_sizes, *history, *settings))
+        return logits
+
+    return step if not logits.is_cuda else _on_its_device(step, logits.device.index)
+
+
+def _on_its_device(step, index):
+    """Triton launches on the current device, whichever the arrays are on."""
+
+    def run(*given):
+        if torch.cuda.current_device() == index:
+            return step(*given)
+        with torch.cuda.device(index):
+            return step(*given)
+
+    return run
+
+
+class _Launch:
+    """`kernel[grid](...)`, each time with less of Triton's work, most of what a launch costs.
+
+    The first call compiles, if nobody has, or launches what is compiled: without Triton's look at every argument, since
+    `kinds`, the constants and the warps are all that the code depends on. The calls after it go to the driver.
+    """
+
+    def __init__(self, kernel, grid, constants, warps, kinds):
+        self._kernel, self._grid, self._constants, self._warps = kernel, grid, constants, warps
+        self._key = (kernel.__name__, warps, kinds, *constants.values())
+        self._direct = None
+        self._calls = 0
+
+    def __call__(self, arguments):
+        if self._direct is not None and self._direct(arguments):
+            return
+        compiled = _COMPILED.get(self._key)
+        if compiled is None:  # always, under the interpreter
+            _COMPILED[self._key] = self._kernel[self._grid](*arguments, **self._constants, num_warps=self._warps)
+            return
         # Addresses instead of tensors: Triton would ask the driver about each.
         given = [one.data_ptr() if isinstance(one, torch.Tensor) else one for one in arguments]
-        compiled[grid](*given, *constants.values())
+        compiled[self._grid](*given, *self._constants.values())
+        self._calls += 1
+        if self._calls == 2:  # an engine that prepares; a single call would not pay for it
+            self._direct = direct_launch(compiled, self._grid, arguments)
 
 
-def _apply_in_chunks(arguments, constants, logits, chunks, kinds):
+class _Chunks:
     """The same for windows that one program cannot hold: two launches per group of rows."""
-    rows, width = logits.shape[0], chunks * _CHUNK
-    group = max(1, _SCRATCH_BYTES // (width * (logits.element_size() + 2)))
-    constants = constants | {"BLOCK": _CHUNK, "CHUNKS": chunks}
-    warps = max(1, _CHUNK // 128)
-    for first in range(0, rows, group):
-        count = min(group, rows - first)
-        matches = logits.new_empty((count, width), dtype=torch.int16)
-        originals = logits.new_empty((count, width))
-        ranks = logits.new_empty((count, chunks), dtype=torch.int32)
-        loops = logits.new_empty((count, 3), dtype=torch.float64)
-        given = (*arguments, first, matches, originals, ranks, loops)
+
+    def __init__(self, logits, constants, chunks, kinds):
+        rows = logits.shape[0]
+        self._width, self._chunks = chunks * _CHUNK, chunks
+        most = max(1, _SCRATCH_BYTES // (self._width * (logits.element_size() + 2)))
+        constants = constants | {"BLOCK": _CHUNK, "CHUNKS": chunks}
+        warps = max(1, _CHUNK // 128)
         loop = constants["LOOP_BLOCK"] > 0
-        _launch(_gather_kernel, (count, chunks + loop, 1), given, constants, warps, kinds)
-        _launch(_write_kernel, (count, chunks, 1), given, constants, warps, kinds)
+        self._groups = []
+        for first in range(0, rows, most):
+            count = min(most, rows - first)
+            gather = _Launch(_gather_kernel, (count, chunks + loop, 1), constants, warps, kinds)
+            write = _Launch(_write_kernel, (count, chunks, 1), constants, warps, kinds)
+            self._groups.append((first, count, gather, write))
+
+    def __call__(self, arguments):
+        logits = arguments[0]
+        for first, count, gather, write in self._groups:
+            matches = logits.new_empty((count, self._width), dtype=torch.int16)
+            originals = logits.new_empty((count, self._width))
+            ranks = logits.new_empty((count, self._chunks), dtype=torch.int32)
+            loops = logits.new_empty((count, 3), dtype=torch.float64)
+            given = (*arguments, first, matches, originals, ranks, loops)
+            gather(given)
+            write(given)
 
 
 def _tensor(array):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sglang.srt.runtime_context import get_disagg, get_exec, get_parallel, get_spec
+from sglang.srt.runtime_context import get_disagg, get_exec, get_server_args, get_spec
 
 from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.engines.server import server_settings
@@ -32,7 +32,7 @@ def _check_exact(params: Any) -> None:
     for problem, remedy in (
         (_speculative(), "Start the server without it"),
         (get_disagg().disaggregation_mode != "null" and "prefill apart from decoding", "Start the server without it"),
-        (get_parallel().pp_size > 1 and "pipeline parallelism", "Use tensor parallelism"),
+        (get_server_args().pp_size > 1 and "pipeline parallelism", "Use tensor parallelism"),
         (get_exec().dllm.dllm_algorithm is not None and "a diffusion model", "Use another model"),
         ((getattr(params, "beam_width", None) or 1) > 1 and "beam search", "Leave beam_width out"),
     ):

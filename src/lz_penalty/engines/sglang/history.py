@@ -9,6 +9,7 @@ loaded from the host once, when its prefill is complete and the host still knows
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from lz_penalty import packing as col
 from lz_penalty.engines.request_settings import RequestSettings, Settings, padded, send, store
 from lz_penalty.errors import LZPenaltyError
-from lz_penalty.ops import apply_lz_penalty_
+from lz_penalty.ops import prepare_lz_penalty
 from lz_penalty.packing import PackedConfig
 
 __all__ = ["History", "Penalised", "Step"]
@@ -43,13 +44,14 @@ class Step:
         bases: int64 `[rows]` on the device; `None` where all are 0.
         newest_at: int64 `[rows]`, where each row's newest token stands among the step's inputs, -1 where the history has
             it already; `None`: every row has one input, its newest token.
+        penalise: the op, prepared when the step is first taken.
     """
 
     requests: list[Penalised | None]
     packed: PackedConfig
     bases: torch.Tensor | None
     newest_at: torch.Tensor | None = None
-    checked: bool = False
+    penalise: Callable[..., Any] | None = None
 
 
 class History:
@@ -137,13 +139,7 @@ class History:
         newest = batch.input_ids[:rows]
         if step.newest_at is not None:
             newest = torch.where(step.newest_at < 0, -1, batch.input_ids[step.newest_at.clamp(min=0)])
-        apply_lz_penalty_(
-            logits[:rows],
-            self._tokens,
-            lengths,
-            config=step.packed,
-            row_to_slot=batch.req_pool_indices[:rows],
-            newest_ids=newest,
-            check=not step.checked,
-        )
-        step.checked = True
+        given = (logits[:rows], self._tokens, lengths, None, batch.req_pool_indices[:rows], None, None, newest)
+        if step.penalise is None:
+            step.penalise = prepare_lz_penalty(*given, config=step.packed)
+        step.penalise(*given)

@@ -1,17 +1,17 @@
 """State for vLLM's V1 runner: the histories of the batch on the device, no copy and one launch per step.
 
-vLLM hands out each request's output as a live list, and a step appends one token to each. A step posts three numbers
+vLLM hands out each request's output as a live list, and a step appends one token to each. A step leaves three numbers
 per row where the kernel can read them; it writes the new token to the history and penalises.
 
     history  [slots, capacity]   on the device; a slot belongs to a request while it is in the batch
-    columns  [fields, rows]      on the host: slot, length, newest token of each row; posted at every step
+    columns  [3, rows]           slot, length and newest token of each row, where the device can read them; see `Staging`
     table    [rows, 9]           settings of each row, zero for rows without the penalty; sent when the batch changes
 """
 
 from __future__ import annotations
 
 from array import array
-from operator import itemgetter
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,17 +19,13 @@ import torch
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 
 from lz_penalty import packing as col
+from lz_penalty.engines.output_lists import LENGTH, NEWEST, SLOT, newest_reader
 from lz_penalty.engines.request_settings import RequestSettings, Settings, padded, store
 from lz_penalty.engines.vllm.staging import Staging
 from lz_penalty.errors import LZPenaltyError
-from lz_penalty.ops import apply_lz_penalty_
-from lz_penalty.packing import PackedConfig
+from lz_penalty.ops import prepare_lz_penalty
 
 __all__ = ["BatchState"]
-
-# Rows of `columns`. `SEEN`, the output tokens already taken, stays on the host.
-SEEN, SLOT, LENGTH, NEWEST = range(4)
-_last = itemgetter(-1)
 
 
 class Request(NamedTuple):
@@ -49,41 +45,6 @@ class Request(NamedTuple):
         return tokens
 
 
-class QuietSteps:
-    """Steps in which every output gains one token and nothing else happens: nearly all of them, so they must be cheap.
-
-    Args:
-        outputs: the output lists.
-        rows: their rows in the batch.
-        columns: the state of all rows; `SEEN` is brought up to date by whoever ends the quiet steps.
-        capacity: of a history.
-    """
-
-    def __init__(self, outputs: list[list[int]], rows: np.ndarray, columns: np.ndarray, capacity: int) -> None:
-        self.steps = 0
-        self._outputs = outputs
-        self._expected = [seen + 1 for seen in columns[SEEN, rows].tolist()]
-        self._rows = rows
-        self._newest, self._lengths = columns[NEWEST], columns[LENGTH]
-        self._gain = np.zeros_like(self._lengths)
-        self._gain[rows] = 1
-        self._room = capacity - int(columns[LENGTH, rows].max())
-
-    def take_new_tokens(self) -> bool:
-        """Note the new tokens; `False` if this step is not a quiet one, and nothing was done."""
-        lengths = list(map(len, self._outputs))
-        if lengths != self._expected or self.steps == self._room:
-            return False
-        tokens = list(map(_last, self._outputs))
-        if min(tokens) < 0:
-            raise placeholder()
-        self._newest[self._rows] = tokens
-        self._lengths += self._gain
-        self._expected = [length + 1 for length in lengths]
-        self.steps += 1
-        return True
-
-
 class BatchState:
     """Follows the batch through `update`, and penalises its logits in `apply`.
 
@@ -98,24 +59,27 @@ class BatchState:
         self._settings = settings
         self._capacity = settings.capacity(max_model_len)
         self._history = torch.zeros((rows + 1, self._capacity), dtype=torch.int32, device=device)
-        self._absent = (0, rows, 0, -1)  # the column of a row without the penalty: the last history is nobody's
-        self._columns = np.tile(np.array(self._absent, dtype=np.int32)[:, None], rows)
+        self._absent = (rows, 0, -1)  # the column of a row without the penalty: the last history is nobody's
+        self._staging = Staging(np.tile(np.array(self._absent, dtype=np.int32)[:, None], rows), device)
+        self._columns = self._staging.current
+        self._seen = np.zeros(rows, dtype=np.int32)  # tokens of each row's output that were taken
         self._table = np.zeros((rows, col.COLUMNS), dtype=np.int32)
         self._requests: list[Request | None] = [None] * rows
         self._free_slots = list(range(rows))
         self._batch_size = 0
         self._unloaded: set[int] = set()  # slots of requests whose history has not been sent yet
-        self._packed: PackedConfig | None = None  # of the rows that follow; made anew when the batch has changed
-        self._rows = np.zeros(0, dtype=np.int64)
+        self._rows = np.zeros(0, dtype=np.int32)
         self._outputs: list[list[int]] = []
-        self._quiet: QuietSteps | None = None  # while nothing changes but one more token in every output
-        self._staging = Staging(len(self._columns) - SLOT, rows, device)
+        # Made anew when the batch has changed.
+        self._penalise: Callable[..., Any] | None = None
+        self._take_newest: Callable[[int, int], int] | None = None
+        self._fields: list[list[torch.Tensor]] = []
 
     # ------------------------------------------------------------ the batch changes
 
     def update(self, update: BatchUpdate) -> None:
         """Follow what came, went and moved. Output lists are not read here: their last ids may be placeholders."""
-        self._end_quiet_steps()
+        self._columns = self._staging.advance()
         for row in update.removed:
             self._remove(row)
         for row, params, prompt, output in update.added:
@@ -124,9 +88,11 @@ class BatchState:
         for a, b, direction in update.moved:
             self._move(a, b, direction == MoveDirectionality.SWAP)
         self._batch_size = update.batch_size
-        self._rows = np.array([row for row, one in enumerate(self._requests) if one is not None], dtype=np.int64)
+        self._rows = np.array([row for row, one in enumerate(self._requests) if one is not None], dtype=np.int32)
         self._outputs = [one.output for one in self._requests if one is not None]
-        self._packed = None
+        self._fields = self._staging.fields(self._batch_size)
+        self._take_newest = newest_reader(self._outputs, self._rows, self._seen, self._capacity, self._staging.places)
+        self._penalise = None
 
     def _add(self, row: int, extra_args: dict[str, Any] | None, prompt: list[int], output: list[int]) -> None:
         slot = self._free_slots[-1]
@@ -134,7 +100,6 @@ class BatchState:
         if settings is not None:
             self._free_slots.pop()
             self._requests[row] = Request(slot, settings, prompt, output)
-            self._columns[:, row] = self._absent
             self._columns[SLOT, row] = slot
             self._table[row] = settings.line
             self._unloaded.add(slot)
@@ -155,6 +120,7 @@ class BatchState:
             return
         self._requests[a], self._requests[b] = self._requests[b], self._requests[a]
         self._columns[:, [a, b]] = self._columns[:, [b, a]]
+        self._seen[[a, b]] = self._seen[[b, a]]
         self._table[[a, b]] = self._table[[b, a]]
 
     def outputs(self) -> list[tuple[int, list[int]]]:
@@ -172,35 +138,36 @@ class BatchState:
                 f"vLLM's V1 runner gave {logits.shape[0]} rows of logits for {self._batch_size} requests: the LZ penalty "
                 "cannot tell which row is whose. Speculative decoding needs the V2 runner."
             )
+        if not self._quiet_step():
+            self._other_step()
+        slots, lengths, newest = self._fields[self._staging.turn]
+        given = (logits, self._history, lengths, None, slots, None, None, newest)
+        if self._penalise is None:
+            self._penalise = prepare_lz_penalty(*given, config=self._settings.pack(self._table[: self._batch_size]))
+        self._penalise(*given)
+        return logits
+
+    def _quiet_step(self) -> bool:
+        """Take the new tokens if every output has gained one and the batch is as it was; so it is in nearly all steps."""
+        if self._penalise is None or self._take_newest is None:
+            return False
+        taken = self._take_newest(self._staging.turn, self._staging.following)
+        if taken < 0:
+            raise placeholder()
+        if taken:
+            self._columns = self._staging.advance_quietly()
+        return taken > 0
+
+    def _other_step(self) -> None:
+        """Take what the outputs have gained: one token per request, or none while it is prefilled."""
+        if self._penalise is not None:
+            self._columns = self._staging.advance()
         if self._unloaded:
             self._load(
                 [row for row, one in enumerate(self._requests) if one is not None and one.slot in self._unloaded]
             )
-        quiet = self._quiet is not None and self._quiet.take_new_tokens()
-        if not quiet:
-            self._take_new_tokens()
-        changed = self._packed is None
-        if self._packed is None:
-            self._packed = self._settings.pack(self._table[: self._batch_size])
-            self._staging.resize(self._batch_size)
-        slots, lengths, newest = self._staging.post(self._columns[SLOT:, : self._batch_size], quiet=quiet)
-        apply_lz_penalty_(
-            logits,
-            self._history,
-            lengths,
-            config=self._packed,
-            row_to_slot=slots,
-            newest_ids=newest,
-            check=changed,
-        )
-        self._staging.posted()
-        return logits
-
-    def _take_new_tokens(self) -> None:
-        """Note what the output lists have gained: one token per request, or none while it is prefilled."""
-        self._end_quiet_steps()
         columns, rows, outputs = self._columns, self._rows, self._outputs
-        fresh = np.fromiter(map(len, outputs), np.int64, len(outputs)) - columns[SEEN, rows]
+        fresh = np.fromiter(map(len, outputs), np.int64, len(outputs)) - self._seen[rows]
         columns[NEWEST] = -1
         one = (fresh == 1) & (columns[LENGTH, rows] < self._capacity)
         tokens = [output[-1] for output, is_one in zip(outputs, one.tolist(), strict=True) if is_one]
@@ -208,15 +175,9 @@ class BatchState:
             raise placeholder()
         columns[NEWEST, rows[one]] = tokens
         columns[LENGTH, rows[one]] += 1
-        columns[SEEN, rows[one]] += 1
+        self._seen[rows[one]] += 1
         # A full slot; or fewer or more: vLLM took tokens back (a failed transfer of cache blocks), or a step was not seen.
         self._load(rows[(fresh != 0) & ~one].tolist())
-        self._quiet = QuietSteps(outputs, rows, columns, self._capacity)
-
-    def _end_quiet_steps(self) -> None:
-        if self._quiet is not None:
-            self._columns[SEEN, self._rows] += self._quiet.steps
-            self._quiet = None
 
     # ------------------------------------------------------------ now and then
 
@@ -230,7 +191,8 @@ class BatchState:
         if block.size and block.min() < 0:
             raise placeholder()
         for (row, request), context in zip(requests, contexts, strict=True):
-            self._columns[:, row] = len(request.output), request.slot, len(context), -1
+            self._columns[:, row] = request.slot, len(context), -1
+            self._seen[row] = len(request.output)
             self._unloaded.discard(request.slot)
         store(self._history, [request.slot for _, request in requests], block)
 

@@ -7,61 +7,57 @@ import torch
 
 __all__ = ["Staging"]
 
-_DEPTH = 4  # buffers in turn
+_DEPTH = 4
 
 
 class Staging:
-    """Blocks of int32 `[fields, rows]` in a few places of host memory, none rewritten before the device has read it.
+    """Columns int32 `[fields, rows]` in a few places of host memory in turn, none rewritten before the device has read it.
 
     In a quiet step every request has a token that was sampled after the step before: so the device has read all that
-    was posted, and nothing need be asked of the driver, which costs more than all else here. Around other steps events
-    are recorded.
+    was written, and nothing need be asked of the driver, which costs more than all else here. Other steps record events.
 
     Args:
-        fields: the first dimension.
-        most_rows: the largest second dimension.
-        device: where the blocks are read.
+        columns: the first ones.
+        device: where they are read.
+
+    Attributes:
+        places: all of them, `[places, fields, rows]`.
+        turn: the place whose turn it is.
+        following: the one after it.
     """
 
-    def __init__(self, fields: int, most_rows: int, device: torch.device) -> None:
+    def __init__(self, columns: np.ndarray, device: torch.device) -> None:
         on_cuda = device.type == "cuda"
-        self._fields = fields
-        self._memory = [torch.zeros(fields * most_rows, dtype=torch.int32, pin_memory=on_cuda) for _ in range(_DEPTH)]
-        self._read = [torch.cuda.Event() for _ in range(_DEPTH)] if on_cuda else []
-        self._turn = 0
-        self._quiet = True  # whether the block posted last has no event
-        self._unread = [False] * _DEPTH  # whether an event tells when it has been read
-        self.resize(most_rows)
+        self.turn, self.following = 0, 1
+        self._memory = torch.zeros((_DEPTH, *columns.shape), dtype=torch.int32, pin_memory=on_cuda)
+        self.places = self._memory.numpy()
+        self.places[0] = columns
+        self._events = [torch.cuda.Event() for _ in range(_DEPTH)] if on_cuda else []
+        self._recorded: set[int] = set()  # places that may not have been read, with events that tell
 
-    def resize(self, rows: int) -> None:
-        """From now on, blocks have this many rows."""
-        blocks = [memory[: self._fields * rows].view(self._fields, rows) for memory in self._memory]
-        self._views = [block.numpy() for block in blocks]
-        self._blocks = [list(block) for block in blocks]
+    @property
+    def current(self) -> np.ndarray:
+        """The columns whose turn it is."""
+        return self.places[self.turn]
 
-    def post(self, block: np.ndarray, *, quiet: bool) -> list[torch.Tensor]:
-        """The block's fields, each `[rows]`, where the device can read them until `posted` is called and it has."""
-        if self._read:
-            if quiet:
-                self._unread = [False] * _DEPTH
-            else:
-                self._wait_for_a_buffer()
-        self._turn = (self._turn + 1) % _DEPTH
-        self._quiet = quiet
-        self._views[self._turn][...] = block
-        return self._blocks[self._turn]
+    def fields(self, rows: int) -> list[list[torch.Tensor]]:
+        """Of each place, its fields `[rows]` as the device reads them."""
+        return [list(place[:, :rows]) for place in self._memory]
 
-    def posted(self) -> None:
-        """What reads the block has been launched."""
-        if self._read and not self._quiet:
-            self._read[self._turn].record()
-            self._unread[self._turn] = True
+    def advance_quietly(self) -> np.ndarray:
+        """Move on: the columns that follow have been written, in a quiet step."""
+        self._recorded.clear()
+        self.turn, self.following = self.following, (self.following + 1) % _DEPTH
+        return self.current
 
-    def _wait_for_a_buffer(self) -> None:
-        if self._quiet:
-            self._read[self._turn].record()
-            self._unread[self._turn] = True
-        following = (self._turn + 1) % _DEPTH
-        if self._unread[following]:
-            self._read[following].synchronize()
-            self._unread[following] = False
+    def advance(self) -> np.ndarray:
+        """Move on to a place that has been read, and copy the columns there, to be changed."""
+        if self._events:
+            self._events[self.turn].record()
+            self._recorded.add(self.turn)
+            if self.following in self._recorded:
+                self._events[self.following].synchronize()
+                self._recorded.discard(self.following)
+        self.places[self.following] = self.current
+        self.turn, self.following = self.following, (self.following + 1) % _DEPTH
+        return self.current

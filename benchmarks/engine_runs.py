@@ -1,0 +1,141 @@
+"""What the benchmarks of engines share: model shapes with dummy weights, rounds of contenders, and their summary."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+CONTEXT = 1024
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A Qwen2.5 architecture; figures from its published config.json."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    vocab_size: int
+    tie_word_embeddings: bool = False
+
+
+SHAPES = {
+    "tiny": Shape(256, 512, 2, 2, 1, 4096),  # to try the scripts
+    "1.5B": Shape(1536, 8960, 28, 12, 2, 151_936, tie_word_embeddings=True),
+    "7B": Shape(3584, 18_944, 28, 28, 4, 152_064),
+    "32B": Shape(5120, 27_648, 64, 40, 8, 152_064),
+}
+
+
+def write_model(name: str, folder: Path) -> str:
+    """Write a config.json of this shape, all that an engine needs for dummy weights; the folder's path."""
+    config = asdict(SHAPES[name]) | {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "hidden_act": "silu",
+        "max_position_embeddings": 32_768,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1_000_000.0,
+        "torch_dtype": "bfloat16",
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+    }
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return str(folder)
+
+
+def random_prompts(name: str, batch: int) -> list[list[int]]:
+    rng = random.Random(0)
+    return [[rng.randrange(2, SHAPES[name].vocab_size) for _ in range(CONTEXT)] for _ in range(batch)]
+
+
+def parser(about: str | None, engine: str) -> argparse.ArgumentParser:
+    """The arguments that all these benchmarks take."""
+    made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--shapes", nargs="+", default=["7B"], choices=list(SHAPES))
+    made.add_argument("--batches", nargs="+", type=int, default=[64, 32, 8])
+    made.add_argument("--new-tokens", type=int, default=64)
+    made.add_argument("--rounds", type=int, default=8, help="runs of each contender")
+    made.add_argument("--seconds", type=float, default=600, help="no new round of a batch after this time")
+    made.add_argument("--others", type=int, default=3, help=f"runs of {engine}'s own penalties")
+    made.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / f"{engine.lower()}.json")
+    return made
+
+
+def run_rounds(
+    run: Callable[[str], dict[str, Any]], contenders: list[str], given: argparse.Namespace, others: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    """Rounds in which every contender runs once, in random order; `others`, whose cost is large, in a few of them."""
+    for contender in contenders:  # caches, compilations
+        run(contender)
+    runs, begin = [], time.monotonic()
+    for number in range(given.rounds):
+        if time.monotonic() - begin > given.seconds:
+            break
+        order = [one for one in contenders if number < given.others or one not in others]
+        random.Random(number).shuffle(order)
+        runs += [{"round": number, "contender": contender} | run(contender) for contender in order]
+    return runs
+
+
+# ---------------------------------------------------------------- results
+
+
+def summary(
+    runs: list[dict[str, Any]], cell: tuple[str, ...], baselines: tuple[str, ...], medians: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    """Per cell and contender: step time, and the cost against the baseline of the same round.
+
+    Args:
+        runs: `contender`, `round`, `step_ms`, and the keys below.
+        cell: the keys that tell measurements apart.
+        baselines: the first of these contenders that a cell has.
+        medians: further keys to take the median of.
+    """
+    rows = []
+    for key in dict.fromkeys((*(run[name] for name in cell), run["contender"]) for run in runs):
+        same = [run for run in runs if tuple(run[name] for name in cell) == key[:-1]]
+        mine = [run for run in same if run["contender"] == key[-1]]
+        baseline = next(one for one in baselines if any(run["contender"] == one for run in same))
+        base = {run["round"]: run["step_ms"] for run in same if run["contender"] == baseline}
+        rows.append(
+            dict(zip((*cell, "contender"), key))
+            | {"baseline": baseline, "rounds": len(mine)}
+            | {"step_ms": statistics.median(run["step_ms"] for run in mine)}
+            | _mean("cost", [run["step_ms"] / base[run["round"]] - 1 for run in mine])
+            | {name: _median_of(mine, name) for name in medians}
+        )
+    return rows
+
+
+def _mean(name: str, values: list[float], resamples: int = 2000) -> dict[str, float]:
+    """Mean, and its 95 % bootstrap interval."""
+    rng = random.Random(0)
+    means = sorted(statistics.fmean(rng.choices(values, k=len(values))) for _ in range(resamples))
+    low, high = means[int(0.025 * resamples)], means[int(0.975 * resamples)]
+    return {name: statistics.mean(values), f"{name}_low": low, f"{name}_high": high}
+
+
+def _median_of(runs: list[dict[str, Any]], key: str) -> float | None:
+    values = [run[key] for run in runs if run.get(key) is not None]
+    return statistics.median(values) if values else None
+
+
+def earlier(path: Path, about: dict[str, Any]) -> dict[str, Any]:
+    """The results in the file, to be added to; from the same machine and versions, or the process ends."""
+    if not path.exists():
+        return {"machine": about, "runs": []}
+    data = json.loads(path.read_text(encoding="utf-8"))
+    if data["machine"] != about:
+        sys.exit(f"{path} is from another machine or version: {data['machine']} and {about}; use another --out.")
+    return data

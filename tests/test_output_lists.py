@@ -1,0 +1,96 @@
+"""Reading the newest tokens of output lists in C: the same as reading them in Python, and nothing taken in other steps."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from lz_penalty.engines import output_lists
+from lz_penalty.engines.output_lists import FIELDS, LENGTH, NEWEST, SLOT
+
+CAPACITY = 50
+
+
+@pytest.fixture
+def batch():
+    """Three lists at rows 4, 0 and 2; row 1 and 3 are nobody's."""
+    lists = [[1, 2], [], [7] * 5]
+    rows = np.array([4, 0, 2], dtype=np.int32)
+    seen = np.zeros(5, np.int32)
+    seen[rows] = [2, 0, 5]
+    places = np.zeros((2, FIELDS, 5), np.int32)
+    places[0, SLOT] = [3, 9, 2, 9, 1]
+    places[0, LENGTH, rows] = [10, 20, 30]
+    places[:, NEWEST] = -1
+    return lists, rows, seen, CAPACITY, places
+
+
+def test_one_more_in_every_list(batch):
+    take = output_lists.newest_reader(*batch)
+    lists, rows, seen, _, places = batch
+    for step in range(5):
+        for number, one in enumerate(lists):
+            one.append(100 * number + step)
+        assert take(step % 2, 1 - step % 2) == 1
+        after = places[1 - step % 2]
+        assert after[SLOT].tolist() == [3, 9, 2, 9, 1]
+        assert after[LENGTH].tolist() == [21 + step, 0, 31 + step, 0, 11 + step]
+        assert after[NEWEST].tolist() == [100 + step, -1, 200 + step, -1, step]
+        assert seen[rows].tolist() == [len(one) for one in lists]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda lists: None, 0),  # no new token
+        (lambda lists: [one.append(1) for one in lists[:2]], 0),  # none in one of them
+        (lambda lists: [one.extend([1, 1]) for one in lists], 0),  # two
+        (lambda lists: [one.append(1) for one in lists] and lists[0].clear(), 0),  # taken back
+        (lambda lists: [one.append(-1) for one in lists], -1),  # placeholders
+        (lambda lists: [one.append(2**40) for one in lists], -1),
+    ],
+)
+def test_other_steps_take_nothing(batch, change, told):
+    take = output_lists.newest_reader(*batch)
+    lists, _, seen, _, places = batch
+    before = seen.tolist(), places[0].tolist()
+    change(lists)
+    assert take(0, 1) == told
+    assert (seen.tolist(), places[0].tolist()) == before
+
+
+def test_a_full_history_takes_nothing(batch):
+    lists, rows, seen, _, places = batch
+    take = output_lists.newest_reader(lists, rows, seen, 30, places)
+    for one in lists:
+        one.append(1)
+    assert take(0, 1) == 0
+
+
+def test_what_is_no_integer_raises(batch):
+    take = output_lists.newest_reader(*batch)
+    for one in batch[0]:
+        one.append("1")
+    with pytest.raises(TypeError, match="int"):
+        take(0, 1)
+
+
+def test_references_are_left_alone(batch):
+    take = output_lists.newest_reader(*batch)
+    token = 123_456_789
+    before = sys.getrefcount(token)
+    for one in batch[0]:
+        one.append(token)
+    assert take(0, 1) == 1
+    assert sys.getrefcount(token) == before + len(batch[0])
+
+
+def test_without_a_compiler_it_says_so_once(batch, monkeypatch, caplog):
+    monkeypatch.setenv("CC", "no-such-compiler")
+    output_lists._function.cache_clear()
+    try:
+        assert output_lists.newest_reader(*batch) is None
+        assert output_lists.newest_reader(*batch) is None
+        assert caplog.text.count("no-such-compiler") == 1
+    finally:
+        output_lists._function.cache_clear()
