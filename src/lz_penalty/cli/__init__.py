@@ -14,6 +14,7 @@ from lz_penalty.cli.doctor import doctor
 from lz_penalty.cli.duality import duality
 from lz_penalty.cli.evaluate import evaluate
 from lz_penalty.cli.generate import generate
+from lz_penalty.cli.replay import replay
 from lz_penalty.cli.report import report
 from lz_penalty.errors import LZPenaltyError
 
@@ -38,7 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="The Lempel-Ziv penalty: stop language models from repeating themselves endlessly.",
 )
-for command in (demo, generate, compare, cost, duality, detect, doctor):
+for command in (demo, generate, compare, cost, duality, detect, replay, doctor):
     app.command()(command)
 app.command("eval")(evaluate)
 app.command()(report)

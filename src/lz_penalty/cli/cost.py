@@ -15,7 +15,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from lz_penalty.evaluation.harm import Harm
 
-DEFAULT = "none repetition:1.2 frequency:0.3 dry:0.8 sglang paper guarded failsafe"
+DEFAULT = "none repetition:1.2 frequency:0.3 dry:0.8 sglang paper guarded guarded,include_prompt=0 failsafe"
 
 
 def cost(

@@ -41,7 +41,7 @@ def duality(
     if as_json:
         print(json.dumps([*map(asdict, rows)], indent=2))
         return
-    table = Table("coded by", "cross-entropy", "code", "excess", "bits per byte", "size", "decoded")
+    table = Table("coded by", "cross-entropy", "code", "excess", "bits per byte", "decoded")
     for row in rows:
         table.add_row(
             row.name,
@@ -49,7 +49,6 @@ def duality(
             f"{row.bits / row.tokens:.4f}",
             "" if row.worst_excess is None else f"{row.worst_excess:+.2f} bits",
             f"{row.bits / row.bytes:.3f}",
-            f"{row.bits / 8 / row.bytes:.1%}",
             {None: "", True: "yes", False: "NO"}[row.decoded],
         )
     Console().print(table)

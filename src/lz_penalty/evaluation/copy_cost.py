@@ -58,7 +58,8 @@ def copy_cost(
     """
     by_kind: dict[str, list[Forced]] = {task.kind: [] for task in tasks}
     for task in tasks:
-        prompt, copy = (loaded.tokenizer(text).input_ids for text in (task.prompt + "\n\n", task.expected))
+        prompt = loaded.tokenizer(task.prompt + "\n\n").input_ids
+        copy = loaded.tokenizer(task.expected, add_special_tokens=False).input_ids
         by_kind[task.kind].append(teacher_forced(loaded, [*prompt, *copy], penalty, len(prompt)))
         tick(1)
     everything = [forced for group in by_kind.values() for forced in group]

@@ -52,12 +52,17 @@ class Row:
 def compress_text(text: str, loaded: Loaded, predictor: Predictor) -> Code:
     """The code of a text and of the end-of-text token after it."""
     tokenizer = loaded.tokenizer
-    tokens = tokenizer(text, split_special_tokens=True).input_ids
+    tokens = _ids(loaded, text)
     if tokenizer.decode(tokens, clean_up_tokenization_spaces=False) != text:
         raise LZPenaltyError("this tokenizer does not give the text back as it was: nothing was compressed.")
     if tokenizer.eos_token_id in tokens or len(tokens) >= MAX_TOKENS:
         raise LZPenaltyError(f"a text must have fewer than {MAX_TOKENS:,} tokens and not the end-of-text token itself.")
     return encode([*tokens, tokenizer.eos_token_id], predictor)
+
+
+def _ids(loaded: Loaded, text: str) -> list[int]:
+    """The tokens of the text and no others, also where it spells a special one."""
+    return loaded.tokenizer(text, split_special_tokens=True, add_special_tokens=False).input_ids
 
 
 def decompress_text(data: bytes, loaded: Loaded, predictor: Predictor) -> str:
@@ -89,7 +94,7 @@ def duality(
     tick: Callable[[int], None] = lambda count: None,
 ) -> list[Row]:
     """Code all texts with each predictor, decode them again, and put common compressors beside."""
-    tokens = [loaded.tokenizer(text, split_special_tokens=True).input_ids for text in texts]
+    tokens = [_ids(loaded, text) for text in texts]
     sizes = sum(map(len, tokens)) + len(texts), sum(map(len, texts)), sum(len(text.encode()) for text in texts)
     rows = []
     for name, make in makers.items():

@@ -49,7 +49,7 @@ class Code(NamedTuple):
 
 
 def encode(tokens: Sequence[int], predictor: Predictor) -> Code:
-    """The code of a sequence; no code of another sequence with the same last token, met there only, begins with it."""
+    """The code of a sequence. Prefix-free if each ends with a token that occurs only there."""
     encoder = constriction.stream.queue.RangeEncoder()
     entropy = quantised = 0.0
     for token in tokens:
