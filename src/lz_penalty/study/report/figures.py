@@ -115,7 +115,7 @@ def _best(cells: Sequence[Summary]) -> Any:
         for number, penalty in enumerate(shown):
             aside = 0.008 * (number - (len(shown) - 1) / 2)  # so that error bars can be told apart
             _line(axis, cells, penalty, of, *LOOKS.get(family(penalty), OTHER), aside=aside)
-        _temperature_axis(axis, label)
+        _temperature_axis(axis, label, cells, of)
     axes[0][-1].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
     return figure
 
@@ -127,7 +127,6 @@ def _sweep(cells: Sequence[Summary]) -> Any:
     shown = [name for name in SWEPT if any(family(item.penalty) == name for item in cells)]
     figure, axes = _panels(len(measures), len(shown), 4.6, 3.2)
     for row, (label, of) in zip(axes, measures):
-        top = max((of(item).mean for item in cells if not math.isnan(of(item).mean)), default=1.0)
         for axis, name in zip(row, shown):
             names = sorted({item.penalty for item in cells if family(item.penalty) == name}, key=strength)
             _line(axis, cells, BASELINE, of, *LOOKS["none"])
@@ -135,8 +134,7 @@ def _sweep(cells: Sequence[Summary]) -> Any:
                 _line(
                     axis, cells, penalty, of, colormaps["viridis"](0.9 * number / max(1, len(names) - 1)), marker, "-"
                 )
-            _temperature_axis(axis, label)
-            axis.set_ylim(-4, max(10.0, 108 * top))
+            _temperature_axis(axis, label, cells, of)
     for above, below, name in zip(axes[0], axes[-1], shown):
         above.set_title(TITLES.get(name, name))
         below.legend(fontsize=7, frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.2))
@@ -165,9 +163,21 @@ def _line(
         axis.errorbar(x, y, spread, label=_title(penalty), capsize=2.5, elinewidth=1, **look)
 
 
-def _temperature_axis(axis: Any, label: str) -> None:
+def _temperature_axis(axis: Any, label: str, cells: Sequence[Summary], of: Callable[[Summary], Measured]) -> None:
     axis.set_xlabel("temperature")
+    axis.set_xticks(sorted({item.temperature for item in cells}))
     axis.set_ylabel(label)
+    axis.set_ylim(*_range([100 * (of(item).mean + of(item).sd) for item in cells]))
+    _quiet(axis)
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    """From 0, and not less than ten percentage points, so that nothing looks like a difference that is none."""
+    most = max((value for value in values if not math.isnan(value)), default=0.0)
+    return -0.03 * max(10.0, most), 1.06 * max(10.0, most)
+
+
+def _quiet(axis: Any) -> None:
     axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
 
@@ -193,7 +203,7 @@ def _heat(cells: Sequence[Summary], baseline: str) -> Any:
         values = [
             [100 * of(by_cell[row, t]).mean if (row, t) in by_cell else math.nan for t in temperatures] for row in rows
         ]
-        image = axis.imshow(values, cmap="cividis", aspect="auto", vmin=0, vmax=max(1.0, _largest(values)))
+        image = axis.imshow(values, cmap="cividis", aspect="auto", vmin=0, vmax=max(10.0, _largest(values)))
         for y, row in enumerate(values):
             for x, value in enumerate(row):
                 if not math.isnan(value):
@@ -250,8 +260,8 @@ def _pareto(cells: Sequence[Summary], costs: Sequence[Cost]) -> Any:
         _scatter(axis, points)
         axis.set_xlabel(label)
         axis.set_ylabel(f"degenerate repetition (%), temperature {coldest:g}")
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
+        axis.set_ylim(*_range([point.repeats for point in points]))
+        _quiet(axis)
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper", fontsize=8, frameon=False)
     return figure
@@ -268,17 +278,23 @@ def _scatter(axis: Any, points: Sequence[_Point]) -> None:
             [p.harm for p in mine], [p.repeats for p in mine], s=52, c=colour, marker=marker, label=TITLES.get(name, name),
             edgecolors="white", linewidths=0.6, zorder=3,
         )  # fmt: skip
+    _label(axis, points)
+
+
+def _label(axis: Any, points: Sequence[_Point]) -> None:
+    """Strengths beside the points; where several fall together, each kind on its own line."""
+    together: dict[tuple[float, float], list[_Point]] = {}
     for point in points:
-        value = strength(point.penalty)
-        if not math.isnan(value):
-            axis.annotate(
-                f"{value:g}",
-                (point.harm, point.repeats),
-                (5, 4),
-                textcoords="offset points",
-                fontsize=7,
-                color="#444444",
-            )
+        if not math.isnan(strength(point.penalty)):
+            together.setdefault((round(point.harm, 3), round(point.repeats, 1)), []).append(point)
+    for group in together.values():
+        kinds: dict[str, list[str]] = {}
+        for point in group:
+            kinds.setdefault(family(point.penalty), []).append(f"{strength(point.penalty):g}")
+        alone = len(kinds) == 1
+        lines = [("" if alone else TITLES.get(kind, kind) + " ") + ", ".join(values) for kind, values in kinds.items()]
+        place, offset = (group[0].harm, group[0].repeats), (6, 4 if alone else 16)
+        axis.annotate("\n".join(lines), place, offset, textcoords="offset points", fontsize=7, color="#444444")
 
 
 def _dominates(one: _Point, other: _Point) -> bool:
