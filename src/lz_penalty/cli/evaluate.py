@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 SECONDS_BETWEEN_LINES = 60
+SECONDS_OF_SPEED = 600  # outputs come in batches: the speed of the last few says little
 
 
 def evaluate(
@@ -80,7 +81,7 @@ class _Bar(Progress):
 
     def __init__(self, console: Console, name: str, total: int) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        super().__init__(*columns, TimeRemainingColumn(), console=console)
+        super().__init__(*columns, TimeRemainingColumn(), console=console, speed_estimate_period=SECONDS_OF_SPEED)
         self.name, self.written, self.began = name, 0, time.monotonic()
         self.bar = self.add_task(name, total=total)
         self.said = self.began
@@ -94,8 +95,9 @@ class _Bar(Progress):
         if not self.console.is_terminal and now - self.said > SECONDS_BETWEEN_LINES:
             self.said = now
             task = self.tasks[0]
-            left = "" if task.time_remaining is None else f", about {_time(task.time_remaining)} left"
-            self.console.print(f"{task.completed:,.0f} of {task.total:,.0f} outputs, {speed}{left}", soft_wrap=True)
+            left = _time((now - self.began) / task.completed * ((task.total or 0) - task.completed))
+            line = f"{task.completed:,.0f} of {task.total:,.0f} outputs, {speed}, about {left} left"
+            self.console.print(line, soft_wrap=True)
 
 
 def _plan(sweep, estimates) -> Table:
