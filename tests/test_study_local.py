@@ -55,7 +55,7 @@ def test_results_do_not_depend_on_batches_and_workers(api, temperature):
 
 def test_greedy_text_is_that_of_the_generator(api):
     api.configure("cpu", batch=8, workers=1)
-    loaded = api._model()
+    loaded = api.load()
     ids = loaded.tokenizer(bundled_model.prompts()[0][:30]).input_ids
     made = continue_greedily(loaded, [ids], penalty("guarded"), TOKENS, may_end=False)
     assert answers(api, 0.0)[0] == loaded.tokenizer.decode(made.tokens[0])
@@ -82,7 +82,7 @@ def test_masked_tokens_are_never_drawn():
 
 def test_rows_that_end_leave_the_batch_and_change_nothing(api):
     """Problems end at different places: what is left of the batch must go on as `generate` does."""
-    loaded = api._model()
+    loaded = api.load()
     asked = problems.generate(seed=3, n=9, split="heldout")
     prompts = [loaded.tokenizer(problems.prompt(problem)).input_ids for problem in asked]
     wanted = continue_greedily(loaded, prompts, penalty("none"), 150, may_end=True).tokens

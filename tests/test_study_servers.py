@@ -142,6 +142,7 @@ def test_what_cannot_run_is_named_and_the_rest_goes_on(tmp_path):
             models=[
                 MODEL | {"endpoints": [server.url]},
                 MODEL | {"name": "gone", "endpoints": ["http://127.0.0.1:9/v1"]},
+                {"name": "absent", "kind": "transformers", "model": f"{tmp_path}/absent", "passages": 1},
             ],
             tasks=[
                 questions(tmp_path),
@@ -158,6 +159,7 @@ def test_what_cannot_run_is_named_and_the_rest_goes_on(tmp_path):
         assert "source 'inspect_evals/aime2024': cannot be loaded" in said
         assert "penalty 'dry:0.8': kind 'vllm' does not have it" in said
         assert "endpoint http://127.0.0.1:9/v1 is dead" in said
+        assert f"model 'absent': model '{tmp_path}/absent' cannot be loaded" in said
         assert "frequency_penalty is not supported here" in said
         assert {row.penalty for row in read_logs(out / "logs")} == {"none", "paper"}
         recorded = len(asked(server))

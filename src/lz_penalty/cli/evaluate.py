@@ -25,6 +25,9 @@ def evaluate(
     resume: bool = typer.Option(False, help="Go on with what is recorded in the folder; nothing is computed twice."),
     dry_run: bool = typer.Option(False, help="Only say what would run, how long it would take and what it would cost."),
     device: str = typer.Option(None, help="For transformers models: cpu, cuda, mps, instead of the sweep's."),
+    workers: int = typer.Option(
+        None, min=1, max=256, help="For transformers models: batches at a time, one core each."
+    ),
 ) -> None:
     """Run models x tasks x penalties x temperatures x runs, recorded by inspect-ai; `lz-penalty report` shows the results.
 
@@ -38,7 +41,7 @@ def evaluate(
         try:
             sweep = read_sweep(name)
             folder = (out / sweep.name if len(sweeps) > 1 else out) if out else Path("runs") / sweep.name
-            clean &= _evaluate(name, sweep, folder, resume, dry_run, device)
+            clean &= _evaluate(name, sweep, folder, resume, dry_run, {"device": device, "workers": workers})
         except LZPenaltyError as error:
             if len(sweeps) == 1:
                 raise
@@ -48,15 +51,15 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def _evaluate(name: str, sweep, out: Path, resume: bool, dry_run: bool, device: str | None) -> bool:
+def _evaluate(name: str, sweep, out: Path, resume: bool, dry_run: bool, changes: dict) -> bool:
     from dataclasses import replace
 
     from lz_penalty.study.costs import measure_costs
     from lz_penalty.study.estimate import estimate
     from lz_penalty.study.running import prepare, run_sweep
 
-    if device:
-        sweep = replace(sweep, models=tuple(replace(model, device=device) for model in sweep.models))
+    changes = {key: value for key, value in changes.items() if value is not None}
+    sweep = replace(sweep, models=tuple(replace(model, **changes) for model in sweep.models))
     console = Console(stderr=True)
     prepared = prepare(sweep)
     estimates = estimate(sweep, prepared, out)
@@ -67,13 +70,13 @@ def _evaluate(name: str, sweep, out: Path, resume: bool, dry_run: bool, device: 
     with _Bar(console, sweep.name, sum(item.samples for item in estimates)) as bar:
         try:
             outcome = run_sweep(sweep, prepared, out, resume=resume, tick=bar.tick)
-            measure_costs(sweep, out)
+            problems = outcome.problems + measure_costs(sweep, out)
         except KeyboardInterrupt:
             console.print(f"interrupted; go on with: lz-penalty eval {name} --out {out} --resume", soft_wrap=True)
             raise typer.Exit(130) from None
     console.print(f"{outcome.complete} cells are complete; now: lz-penalty report {out}", soft_wrap=True)
-    _say(console, outcome.problems)
-    return not outcome.problems
+    _say(console, problems)
+    return not problems
 
 
 class _Bar(Progress):

@@ -107,7 +107,7 @@ class LocalModelAPI(ModelAPI):
         return ModelOutput(model=self.model_name, choices=[choice], usage=usage)
 
     def _prompt(self, messages: list[ChatMessage]) -> list[int]:
-        tokenizer = self._model().tokenizer
+        tokenizer = self.load().tokenizer
         if self.chat:
             text = tokenizer.apply_chat_template(
                 [{"role": message.role, "content": message.text} for message in messages],
@@ -117,7 +117,8 @@ class LocalModelAPI(ModelAPI):
             return tokenizer(text, add_special_tokens=False).input_ids
         return tokenizer("".join(message.text for message in messages)).input_ids
 
-    def _model(self) -> Any:
+    def load(self) -> Any:
+        """The model and its tokenizer, loaded once; an error where that fails."""
         from lz_penalty.evaluation.generation import load
 
         with self._lock:
@@ -157,7 +158,7 @@ class LocalModelAPI(ModelAPI):
         from lz_penalty.study.sampling import draw, uniforms, warpers
 
         name, temperature, top_p, top_k, max_tokens, may_end = key
-        loaded = self._model()
+        loaded = self.load()
         prompts = [request.prompt for request in requests]
         width = max(map(len, prompts))
         processors = [*penalty(name).make(loaded.tokenizer, width), *warpers(temperature, top_p, top_k)]

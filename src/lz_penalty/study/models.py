@@ -26,7 +26,9 @@ def local_or_provider(entry: ModelEntry) -> Model:
         return get_model(entry.model, config=_patience(entry, entry.connections))
     config = GenerateConfig(max_connections=2 * entry.batch * entry.workers)  # those that wait for a batch, too
     model = get_model(f"{PROVIDER}/{entry.model}", config=config, dtype=entry.dtype, chat=entry.chat)
-    model.api.configure(entry.device, entry.batch, entry.workers)  # type: ignore[attr-defined]
+    api: Any = model.api
+    api.configure(entry.device, entry.batch, entry.workers)
+    api.load()  # now, so that a model that cannot be loaded is named once and not by every sample
     return model
 
 
