@@ -21,6 +21,8 @@ name = "t"
 source = "problems"
 """
 
+SECOND = GOOD[GOOD.index("[[models]]") : GOOD.index("[[tasks]]")].replace('"m"', '"n"', 1)
+
 
 def test_the_papers_sweep_is_the_papers():
     sweep = read_sweep("paper")
@@ -71,6 +73,7 @@ def test_cells_have_different_names():
         ('source = "problems"', 'sorce = "problems"', "sorce is unknown. Did you mean source?"),
         ('source = "problems"', 'source = "problems"\nsamples = 0', "samples = 0: must be an integer from 1"),
         ('[[tasks]]\nname = "t"\nsource = "problems"', "", "at least one [[tasks]]"),
+        ("[[tasks]]", SECOND + "[[tasks]]", "the same kind and model twice"),
         ("[[models]]", "[models]", "at least one [[models]]"),
     ],
 )

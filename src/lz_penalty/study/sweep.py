@@ -247,6 +247,9 @@ def _sweep(data: Mapping[str, Any]) -> Sweep:
     for model in sweep.models:
         if model.kind in ("vllm", "sglang") and not model.endpoints:
             raise LZPenaltyError(f'models {model.name!r}: needs endpoints = ["http://HOST:PORT/v1", ...].')
+    where = [(model.kind, model.model) for model in sweep.models]
+    if len(set(where)) < len(where):
+        raise LZPenaltyError("models: the same kind and model twice; give one model all its endpoints.")
     for penalty in sweep.grid.penalties:
         check_penalty(penalty)
     if len(cells(sweep)) > MAX_CELLS:
