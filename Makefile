@@ -9,8 +9,8 @@ MLX    := .venv-mlx
 LLAMA  := .venv-llama-cpp
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm test-sglang test-mlx test-llama-cpp bench-llama-cpp matrix soak-vllm fuzz-native check bench format \
-	clean
+.PHONY: help demo report test test-vllm test-sglang test-llama-cpp test-mlx matrix soak-vllm fuzz-native check bench \
+	bench-llama-cpp format clean
 
 help:             ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -20,12 +20,15 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		constriction hypothesis import-linter mypy numba openai pre-commit pyarrow pydivsufsort pytest 'ray[data]' ruff \
-		'transformers[serving]' triton --editable .
+		constriction hypothesis import-linter inspect-ai inspect-evals matplotlib mypy numba openai pre-commit pyarrow \
+		pydivsufsort pytest 'ray[data]' ruff scipy 'transformers[serving]' triton --editable .
 	touch $@
 
 demo: $(STAMP)    ## the penalty at work on a small language model
 	$(BIN)/lz-penalty demo
+
+report: $(STAMP)  ## figures, tables and pages of the committed small study, from its results.csv
+	$(BIN)/lz-penalty report studies/small --from-tables
 
 test: $(STAMP)    ## all tests, on every backend that runs here
 	$(BIN)/python -m pytest

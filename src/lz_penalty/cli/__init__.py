@@ -12,8 +12,10 @@ from lz_penalty.cli.demo import demo
 from lz_penalty.cli.detect import detect
 from lz_penalty.cli.doctor import doctor
 from lz_penalty.cli.duality import duality
+from lz_penalty.cli.evaluate import evaluate
 from lz_penalty.cli.generate import generate
 from lz_penalty.cli.replay import replay
+from lz_penalty.cli.report import report
 from lz_penalty.cli.serve_llama import serve_llama
 from lz_penalty.errors import LZPenaltyError
 
@@ -26,6 +28,10 @@ EXTRAS = {
     "pyarrow": "detect",
     "ray": "ray",
     "constriction": "duality",
+    "inspect_ai": "study",
+    "inspect_evals": "study",
+    "matplotlib": "study",
+    "scipy": "study",
 }
 
 app = typer.Typer(
@@ -37,6 +43,8 @@ app = typer.Typer(
 )
 for command in (demo, generate, compare, cost, duality, detect, replay, serve_llama, doctor):
     app.command()(command)
+app.command("eval")(evaluate)
+app.command()(report)
 
 
 @app.callback(invoke_without_command=True)

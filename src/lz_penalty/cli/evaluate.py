@@ -1,0 +1,128 @@
+"""`lz-penalty eval`: run a study's sweep."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+SECONDS_BETWEEN_LINES = 60
+SECONDS_OF_SPEED = 600  # outputs come in batches: the speed of the last few says little
+
+
+def evaluate(
+    sweeps: list[str] = typer.Argument(
+        help="TOML files, or the sweeps `small` and `paper` that come with the package."
+    ),
+    out: Path = typer.Option(
+        None, help="The study's folder; runs/NAME by default. With several sweeps, each gets a folder in it."
+    ),
+    resume: bool = typer.Option(False, help="Go on with what is recorded in the folder; nothing is computed twice."),
+    dry_run: bool = typer.Option(False, help="Only say what would run, how long it would take and what it would cost."),
+    device: str = typer.Option(None, help="For transformers models: cpu, cuda, mps, instead of the sweep's."),
+    workers: int = typer.Option(
+        None, min=1, max=256, help="For transformers models: batches at a time, one core each."
+    ),
+) -> None:
+    """Run models x tasks x penalties x temperatures x runs, recorded by inspect-ai; `lz-penalty report` shows the results.
+
+    What cannot run is named and left out, and the rest goes on; the exit code is then 1. docs/study.md has the file's form.
+    """
+    from lz_penalty.errors import LZPenaltyError
+    from lz_penalty.study.sweep import read_sweep
+
+    clean = True
+    for name in sweeps:
+        try:
+            sweep = read_sweep(name)
+            folder = (out / sweep.name if len(sweeps) > 1 else out) if out else Path("runs") / sweep.name
+            clean &= _evaluate(name, sweep, folder, resume, dry_run, {"device": device, "workers": workers})
+        except LZPenaltyError as error:
+            if len(sweeps) == 1:
+                raise
+            clean = False
+            print(f"lz-penalty: {error}", file=sys.stderr)
+    if not clean:
+        raise typer.Exit(1)
+
+
+def _evaluate(name: str, sweep, out: Path, resume: bool, dry_run: bool, changes: dict) -> bool:
+    from dataclasses import replace
+
+    from lz_penalty.study.costs import measure_costs
+    from lz_penalty.study.estimate import estimate
+    from lz_penalty.study.running import prepare, run_sweep
+
+    changes = {key: value for key, value in changes.items() if value is not None}
+    sweep = replace(sweep, models=tuple(replace(model, **changes) for model in sweep.models))
+    console = Console(stderr=True)
+    prepared = prepare(sweep)
+    estimates = estimate(sweep, prepared, out)
+    console.print(_plan(sweep, estimates))
+    if dry_run:
+        _say(console, prepared.left_out)
+        return not prepared.left_out
+    with _Bar(console, sweep.name, sum(item.samples for item in estimates)) as bar:
+        try:
+            outcome = run_sweep(sweep, prepared, out, resume=resume, tick=bar.tick)
+            problems = outcome.problems + measure_costs(sweep, out)
+        except KeyboardInterrupt:
+            console.print(f"interrupted; go on with: lz-penalty eval {name} --out {out} --resume", soft_wrap=True)
+            raise typer.Exit(130) from None
+    console.print(f"{outcome.complete} cells are complete; now: lz-penalty report {out}", soft_wrap=True)
+    _say(console, problems)
+    return not problems
+
+
+class _Bar(Progress):
+    """Progress in outputs, with tokens per second; where there is no terminal, a line now and then."""
+
+    def __init__(self, console: Console, name: str, total: int) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        super().__init__(*columns, TimeRemainingColumn(), console=console, speed_estimate_period=SECONDS_OF_SPEED)
+        self.name, self.written, self.began = name, 0, time.monotonic()
+        self.bar = self.add_task(name, total=total)
+        self.said = self.began
+
+    def tick(self, tokens: int) -> None:
+        """Count one output."""
+        now = time.monotonic()
+        self.written += tokens
+        speed = f"{self.name} {self.written / max(1e-9, now - self.began):,.0f} tokens/s"
+        self.update(self.bar, advance=1, description=speed)
+        if not self.console.is_terminal and now - self.said > SECONDS_BETWEEN_LINES:
+            self.said = now
+            task = self.tasks[0]
+            left = _time((now - self.began) / task.completed * ((task.total or 0) - task.completed))
+            line = f"{task.completed:,.0f} of {task.total:,.0f} outputs, {speed}, about {left} left"
+            self.console.print(line, soft_wrap=True)
+
+
+def _plan(sweep, estimates) -> Table:
+    table = Table("model", "cells", "recorded", "outputs to write", "tokens", "time", "cost", title=sweep.name)
+    for item in estimates:
+        table.add_row(
+            item.model,
+            str(item.cells),
+            str(item.done),
+            f"{item.samples:,}",
+            f"{'' if item.measured else 'at most '}{item.tokens:,.0f}",
+            "unknown" if item.seconds is None else f"{'about' if item.measured else 'at most'} {_time(item.seconds)}",
+            "" if item.cost is None else f"{item.cost:,.2f}",
+        )
+    return table
+
+
+def _time(seconds: float) -> str:
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:,.0f} h"
+
+
+def _say(console: Console, problems: list[str]) -> None:
+    for problem in problems:
+        console.print(f"left out or failed: {problem}", style="yellow", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,109 @@
+"""What a request must carry so that a penalty takes effect, for each kind of server. A penalty that cannot is refused."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from lz_penalty.config import PRESETS
+from lz_penalty.errors import LZPenaltyError, show
+from lz_penalty.evaluation.penalties import penalty as named
+
+if TYPE_CHECKING:
+    from inspect_ai.model import GenerateConfig
+
+__all__ = ["KINDS", "LZ_FIELD", "check_penalty", "generate_config", "is_lz"]
+
+KINDS = ("transformers", "vllm", "sglang", "inspect")
+LZ_FIELD = {"vllm": "vllm_xargs", "sglang": "custom_params"}  # where the servers look for `lz_*`
+LOCAL_FIELD = "lz_penalty_local"  # what `local.py` reads
+# Which baselines each kind knows, and whether as a field of inspect-ai or of the server's own.
+BASELINES = {
+    "vllm": {"repetition": "repetition_penalty", "frequency": "", "presence": ""},
+    "sglang": {"repetition": "repetition_penalty", "frequency": "", "presence": ""},
+    "inspect": {"frequency": "", "presence": ""},
+}
+
+
+def check_penalty(name: str) -> None:
+    """Raise where there is no such penalty. A server's baselines are checked here, for machines without torch."""
+    head, _, value = name.partition(":")
+    if head not in BASELINES["vllm"]:
+        named(name)
+    elif value and not _is_number(value):
+        raise LZPenaltyError(f"penalty {show(name)}: {show(value)} must be a number.")
+
+
+def is_lz(name: str) -> bool:
+    """Whether it is an LZ penalty, rather than none or a baseline."""
+    return name.partition(",")[0].partition(":")[0] in PRESETS
+
+
+def generate_config(
+    kind: str,
+    penalty: str,
+    temperature: float,
+    *,
+    max_tokens: int,
+    top_p: float,
+    top_k: int,
+    may_end: bool = True,
+) -> GenerateConfig:
+    """inspect-ai's settings of a request with this penalty; the seed is each run's own.
+
+    `none` and the baselines ask servers for `lz_penalty: 0`, so that an operator's default does not reach them. Greedy
+    requests leave top_p and top_k out, which would change nothing.
+
+    >>> generate_config("vllm", "repetition:1.2", 0.0, max_tokens=9, top_p=1.0, top_k=0).extra_body
+    {'vllm_xargs': {'lz_penalty': 0}, 'repetition_penalty': 1.2}
+    """
+    from inspect_ai.model import GenerateConfig
+
+    fields, body = _fields(kind, penalty)
+    if not may_end and kind != "transformers":
+        raise LZPenaltyError(f"may_end = false: kind {kind!r} cannot keep a model from ending; use transformers.")
+    if kind == "transformers":
+        body["may_end"] = may_end
+    if temperature:
+        fields["top_p"] = top_p
+        if kind == "transformers":
+            fields["top_k"] = top_k
+        elif top_k and kind in LZ_FIELD:
+            body["top_k"] = top_k  # inspect's OpenAI-compatible providers drop their own field without a word
+        elif top_k:
+            fields["top_k"] = top_k
+    return GenerateConfig(temperature=temperature, max_tokens=max_tokens, extra_body=body or None, **fields)
+
+
+def _fields(kind: str, penalty: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Fields of GenerateConfig, and of the request's body."""
+    head, _, value = penalty.partition(":")
+    if kind == "transformers":
+        return {}, {LOCAL_FIELD: penalty}
+    if is_lz(penalty):
+        if kind not in LZ_FIELD:
+            raise LZPenaltyError(
+                f"penalty {penalty!r}: kind {kind!r} has no LZ penalty; use vllm, sglang or transformers."
+            )
+        config = named(penalty).config
+        return {}, {LZ_FIELD[kind]: config.to_request() if config else {"lz_penalty": 0}}
+    body: dict[str, Any] = {LZ_FIELD[kind]: {"lz_penalty": 0}} if kind in LZ_FIELD else {}
+    if penalty == "none":
+        return {}, body
+    known = BASELINES[kind]
+    if head not in known:
+        raise LZPenaltyError(
+            f"penalty {penalty!r}: kind {kind!r} does not have it, so it would do nothing; it has {', '.join(known)}."
+        )
+    if not value:
+        raise LZPenaltyError(f"penalty {penalty!r}: a server needs its value, as in {head}:1.2.")
+    if known[head]:
+        return {}, body | {known[head]: float(value)}
+    return {f"{head}_penalty": float(value)}, body
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
