@@ -141,7 +141,7 @@ def test_what_cannot_run_is_named_and_the_rest_goes_on(tmp_path):
             tmp_path,
             models=[
                 MODEL | {"endpoints": [server.url]},
-                MODEL | {"name": "gone", "endpoints": ["http://127.0.0.1:9/v1"]},
+                MODEL | {"name": "gone", "model": "org/gone", "endpoints": ["http://127.0.0.1:9/v1"]},
                 {"name": "absent", "kind": "transformers", "model": f"{tmp_path}/absent", "passages": 1},
             ],
             tasks=[
