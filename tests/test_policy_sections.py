@@ -3,7 +3,9 @@
 import random
 from collections import Counter
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 from transformers import AddedToken
 
 from labelled.sections import outputs
@@ -91,6 +93,26 @@ def test_the_check_can_fail():
     output = next(output for output in OUTPUTS if output.kind.endswith("thinking"))
     with pytest.raises(AssertionError):
         check(Sections(BYTES, KNOWN[1:]), BYTES, output.text.encode(), output)
+
+
+FRAGMENTS = r"""` `` ``` ~~~ | { [ } ] " \ > a py ) é 1 - true the
+                <think> </think> < thi nk> / <tool_call> </tool_call> ◁ ◁think▷"""
+FRAGMENTS = [*FRAGMENTS.split(), "\n", "\n\n", "\r\n", " ", "   ", "\t"]
+
+
+@hypothesis.settings(max_examples=300)
+@hypothesis.given(st.lists(st.lists(st.sampled_from(FRAGMENTS), min_size=1, max_size=3).map("".join), max_size=60))
+def test_tokens_lead_where_their_bytes_lead(pieces):
+    """The short cuts for ordinary tokens, against one byte after the other."""
+    vocabulary = sorted({piece.encode() for piece in pieces})
+    sections = Sections(vocabulary, KNOWN)
+    place, node = sections.start.place, 0
+    state = sections.start
+    for piece in pieces:
+        state = sections.advance(state, vocabulary.index(piece.encode()))
+        for byte in piece.encode():
+            place, node = sections._after(place, node, byte)
+        assert (state.place, state.node) == (place, node)
 
 
 def test_going_on_from_a_state_twice(by_bytes):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from lz_penalty.checks import choice
-from lz_penalty.config import PRESETS, REQUEST_FIELDS, LZPenaltyConfig
+from lz_penalty.config import PRESETS, REQUEST_FIELDS, LZPenaltyConfig, unknown_field
 from lz_penalty.errors import LZPenaltyError, bad_value, show
 from lz_penalty.policy.places import SECTIONS
 
@@ -92,11 +92,13 @@ def settings_from_request(
     Traceback (most recent call last):
     lz_penalty.errors.LZPenaltyError: lz_code = 'off': must be one of 'paper', 'sglang', 'guarded', 'failsafe', 'none'.
     """
-    ours = {key: request[key] for key in POLICY_FIELDS if key in request}
-    rest = {key: value for key, value in request.items() if key not in ours}
+    given = {key: value for key, value in request.items() if isinstance(key, str) and key.startswith("lz_")}
+    for key, value in given.items():
+        if key not in REQUEST_FIELDS and key not in POLICY_FIELDS:
+            raise unknown_field(key, value, (*REQUEST_FIELDS, *POLICY_FIELDS))
+    ours = {key: given.pop(key) for key in POLICY_FIELDS if key in given}
     if not ours:
-        return LZPenaltyConfig.from_request(rest, default)
-    given = {key: value for key, value in rest.items() if isinstance(key, str) and key.startswith("lz_")}
+        return LZPenaltyConfig.from_request(given, default)
     base = _of_policy(ours["lz_policy"], given) if "lz_policy" in ours else Policy.everywhere(_plain(given, default))
     shared = {key: value for key, value in given.items() if key in COMMON}
     checked = LZPenaltyConfig.from_request({"lz_preset": "paper"} | shared)
@@ -113,12 +115,11 @@ def settings_from_request(
 def _of_policy(name: Any, given: dict[str, Any]) -> Policy:
     choice(*POLICIES)("lz_policy", name)
     for key in given:
-        if key not in COMMON and key in REQUEST_FIELDS:
+        if key not in COMMON:
             raise LZPenaltyError(
                 f"{key} = {show(given[key])}: cannot be given together with lz_policy. Name sections instead, for example "
                 f"lz_answer = 'guarded'. Allowed with lz_policy: {', '.join((*POLICY_FIELDS[1:], *COMMON))}."
             )
-    LZPenaltyConfig.from_request({"lz_preset": "paper"} | given)  # refuses fields that are unknown
     return Policy()
 
 
