@@ -12,10 +12,12 @@ from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.engines.transformers.processor import LZPenaltyLogitsProcessor
 from lz_penalty.errors import LZPenaltyError, show
 from lz_penalty.ops import apply_lz_penalty_
-from lz_penalty.packing import pack_configs
+from lz_penalty.packing import PackedConfig, pack_configs
 from lz_penalty.policy import SECTIONS, Policy, Sections, State
 
 __all__ = ["LZPolicyLogitsProcessor", "RowStates"]
+
+MAX_TABLES = 64
 
 
 class RowStates:
@@ -27,38 +29,47 @@ class RowStates:
 
     def __init__(self, sections: Sections) -> None:
         self.sections = sections
-        self._ids: torch.Tensor | None = None
-        self._trails: list[list[State]] = []  # of every row: the states behind 0, 1, 2, ... tokens
+        self._rows: list[bytes] = []  # the ids of the last call: nothing compares and copies faster
         self._starts: list[int] = []
+        self._trails: list[list[State]] = []  # of every row: the states behind 0, 1, 2, ... tokens
 
     def of(self, ids: torch.Tensor, starts: torch.Tensor | None) -> list[State]:
         """The states behind the rows of `ids [rows, length]`, each read from its `starts [rows]` on."""
-        if self._ids is not None and ids.shape[1] and torch.equal(ids[:, :-1], self._ids):
-            advance = self.sections.advance
-            for trail, token in zip(self._trails, ids[:, -1].tolist(), strict=True):
-                trail.append(advance(trail[-1], token))
-        else:
-            self._read(ids.cpu().numpy(), [0] * ids.shape[0] if starts is None else starts.tolist())
-        self._ids = ids.clone()
-        return [trail[-1] for trail in self._trails]
+        array = ids.numpy() if ids.device.type == "cpu" else ids.cpu().numpy()
+        if not array.shape[1]:
+            return [self.sections.start] * len(array)
+        rows = [row.tobytes() for row in array]
+        grew = len(rows) == len(self._rows) and len(rows[0]) == len(self._rows[0]) + array.itemsize
+        if not grew or not all(map(bytes.startswith, rows, self._rows)):
+            self._move_to(array[:, :-1], [0] * len(rows) if starts is None else starts.tolist())
+        self._rows = rows
+        advance = self.sections.advance
+        states = []
+        for trail, token in zip(self._trails, array[:, -1].tolist()):
+            states.append(state := advance(trail[-1], token))
+            trail.append(state)
+        return states
 
-    def _read(self, ids: np.ndarray, starts: list[int]) -> None:
-        """Read rows that are not those of the last call and a token each: new prompts, moved beams, refused drafts."""
-        before = np.empty((0, 0)) if self._ids is None else self._ids.cpu().numpy()
-        known = {(start, row.tobytes()): i for i, (start, row) in enumerate(zip(self._starts, before, strict=True))}
+    def before(self, row: int, count: int) -> State:
+        """The state of a row of the last call `count` tokens ago."""
+        return self._trails[row][-1 - count]
+
+    def _move_to(self, ids: np.ndarray, starts: list[int]) -> None:
+        """Read rows that are not those of the last call: new prompts, moved beams, refused drafts."""
+        known = {row: i for i, row in enumerate(zip(self._starts, self._rows, strict=True))}
+        before = len(self._rows[0]) if self._rows else 0
         trails = []
         for i, (row, start) in enumerate(zip(ids, starts, strict=True)):
-            same = known.get((start, row[: before.shape[1]].tobytes()), i)  # a beam that moved, or its own row
-            kept = [self.sections.start] * (start + 1)
-            if same < len(before) and start == self._starts[same]:
-                kept = self._trails[same][: _common(row, before[same]) + 1]
-            trails.append(self._go_on(kept, row))
+            same = known.get((start, row.tobytes()[:before]), i)  # a beam that moved, or its own row
+            padding = min(start, len(row))
+            trail = [self.sections.start] * (padding + 1)
+            if same < len(self._rows) and start == self._starts[same]:
+                common = _common(row, np.frombuffer(self._rows[same], ids.dtype))
+                trail = self._trails[same][: max(common, padding) + 1]
+            for token in row[len(trail) - 1 :].tolist():
+                trail.append(self.sections.advance(trail[-1], token))
+            trails.append(trail)
         self._trails, self._starts = trails, starts
-
-    def _go_on(self, trail: list[State], row: np.ndarray) -> list[State]:
-        for token in row[len(trail) - 1 :].tolist():
-            trail.append(self.sections.advance(trail[-1], token))
-        return trail
 
 
 def _common(one: np.ndarray, other: np.ndarray) -> int:
@@ -95,6 +106,7 @@ class LZPolicyLogitsProcessor(LZPenaltyLogitsProcessor):
         self.policy = Policy(**dict(zip(SECTIONS, configs, strict=True)))
         self.rows = RowStates(sections or Sections.of(tokenizer))
         self._packed = pack_configs(configs)
+        self._tables: dict[tuple[Any, ...], PackedConfig] = {}
         self._without_prompt = torch.tensor([config is not None and not config.include_prompt for config in configs])
 
     def __repr__(self) -> str:
@@ -105,13 +117,20 @@ class LZPolicyLogitsProcessor(LZPenaltyLogitsProcessor):
         """Return penalised scores `[rows, vocab]` for the contexts `input_ids [rows, length]`."""
         padding = self._behind_padding(input_ids)
         numbers = [state.number for state in self.rows.of(input_ids, padding)]
-        penalised = scores.clone()
         starts = self._starts_of(numbers, input_ids, padding)
-        packed = replace(self._packed, table=self._packed.table[numbers])
-        if scores.device.type != "cpu":
-            packed = packed.to(scores.device)
-        apply_lz_penalty_(penalised, input_ids, config=packed, starts=starts)
+        penalised = scores.clone()
+        apply_lz_penalty_(penalised, input_ids, config=self._table_of(numbers, scores.device), starts=starts)
         return penalised
+
+    def _table_of(self, numbers: list[int], device: torch.device) -> PackedConfig:
+        """The settings of rows in these sections, kept: rows stay in their sections for long."""
+        key = (device, *numbers)
+        if key not in self._tables:
+            if len(self._tables) >= MAX_TABLES:
+                self._tables.clear()
+            packed = replace(self._packed, table=self._packed.table[numbers])
+            self._tables[key] = packed if device.type == "cpu" else packed.to(device)
+        return self._tables[key]
 
     def _starts_of(
         self, numbers: list[int], input_ids: torch.Tensor, padding: torch.Tensor | None
