@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		hypothesis import-linter mypy numba openai pre-commit pyarrow pydivsufsort pytest 'ray[data]' ruff \
+		constriction hypothesis import-linter mypy numba openai pre-commit pyarrow pydivsufsort pytest 'ray[data]' ruff \
 		'transformers[serving]' triton --editable .
 	touch $@
 

@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import evaluation_tables
 import labelled_tables
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -271,7 +272,9 @@ def main() -> None:
     )
     detection, stopping = ROOT / "docs" / "detection.md", ROOT / "docs" / "stopping.md"
     command = ROOT / "docs" / "detect-command.md"
-    fresh = {path: path.read_text() for path in (readme, transformers, choosing, detection, stopping, command)}
+    duality, cost = ROOT / "docs" / "duality.md", ROOT / "docs" / "cost.md"
+    pages = (readme, transformers, choosing, detection, stopping, command, duality, cost)
+    fresh = {path: path.read_text() for path in pages}
     old = dict(fresh)
     compared, swept = results("compare.json"), results("sweep.json")
     fresh[readme] = replaced(fresh[readme], "compare", [*comparison(compared), "", *about_comparison(compared)])
@@ -289,6 +292,10 @@ def main() -> None:
     for name in ("rates", "fresh", "paper20", "thresholds"):
         lines = getattr(labelled_tables, name)(results("labelled.json"))
         fresh[detection] = replaced(fresh[detection], name, lines)
+    for page, tables in ((duality, ("duality", "excess", "partition")), (cost, ("cost", "copies"))):
+        for name in tables:
+            lines = getattr(evaluation_tables, name)(results(f"{page.stem}.json"))
+            fresh[page] = replaced(fresh[page], name, lines)
     if "--check" in sys.argv:
         stale = [path.name for path in fresh if fresh[path] != old[path]]
         sys.exit(

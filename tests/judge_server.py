@@ -30,6 +30,7 @@ class JudgeServer:
     def __init__(self, reply: Callable[[dict, int], tuple], delay: float = 0.0) -> None:
         self.reply, self.delay = reply, delay
         self.requests: list[dict] = []
+        self.paths: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.times: list[float] = []
         self.most_at_once = self._now = 0
@@ -62,10 +63,11 @@ class JudgeServer:
         self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
 
     def _handle(self, path: str, body: dict, headers: dict[str, str]) -> tuple:
-        if path != "/v1/chat/completions":
+        if path not in ("/v1/chat/completions", "/v1/completions"):
             return 404, {"error": {"message": f"no such path {path}"}}
         with self._lock:
             self.requests.append(body)
+            self.paths.append(path)
             self.headers.append({name.lower(): value for name, value in headers.items()})
             self.times.append(time.monotonic())
             number = len(self.requests) - 1

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from engines import RETRACT, serve
 from malformed import malformed
+from replaying import check_replay
 from requests_and_truth import check_all, mixed_requests
 
 from lz_penalty import LZPenaltyConfig
@@ -140,3 +141,7 @@ def test_server_default_caps_and_switching_off(model, tokenizer, special):
     assert [reply.status_code for reply in replies] == [200, 400, 400, 400]
     assert "lz_window_size = 1025: must be at most 1024, the cap of this server." in replies[1].text
     assert "lz_loop_window = 5000: must be at most 4096" in replies[2].text
+
+
+def test_replaying_a_log(server, tmp_path):
+    check_replay(tmp_path, server, "sglang", "bundled")

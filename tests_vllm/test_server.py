@@ -12,6 +12,7 @@ import httpx
 import pytest
 from engines import V2, serve
 from malformed import malformed
+from replaying import check_replay
 from requests_and_truth import check_all, mixed_requests
 
 from lz_penalty import LZPenaltyConfig
@@ -170,3 +171,7 @@ def test_metrics(tmp_path, tokenizer, runner):
         assert (met, broken) == (counts.met, counts.broken)
     assert 0 < met <= counts.met
     assert 0 < broken <= counts.broken
+
+
+def test_replaying_a_log(server, tmp_path):
+    check_replay(tmp_path, server, "vllm", "bundled")

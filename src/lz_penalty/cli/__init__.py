@@ -7,10 +7,13 @@ import sys
 import typer
 
 from lz_penalty.cli.compare import compare
+from lz_penalty.cli.cost import cost
 from lz_penalty.cli.demo import demo
 from lz_penalty.cli.detect import detect
 from lz_penalty.cli.doctor import doctor
+from lz_penalty.cli.duality import duality
 from lz_penalty.cli.generate import generate
+from lz_penalty.cli.replay import replay
 from lz_penalty.errors import LZPenaltyError
 
 # Modules that commands need, and the extra that brings each.
@@ -20,6 +23,7 @@ EXTRAS = {
     "openai": "judge",
     "pyarrow": "detect",
     "ray": "ray",
+    "constriction": "duality",
 }
 
 app = typer.Typer(
@@ -29,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="The Lempel-Ziv penalty: stop language models from repeating themselves endlessly.",
 )
-for command in (demo, generate, compare, detect, doctor):
+for command in (demo, generate, compare, cost, duality, detect, replay, doctor):
     app.command()(command)
 
 

@@ -53,15 +53,21 @@ def compare(
     if as_json:
         print(json.dumps([asdict(result) for result in results], indent=2))
         return
-    table = Table("penalty", "degenerate", "loops", "different 4-grams", "human-text cost", "accuracy", "tokens/s")
+    table = Table(
+        "penalty", "degenerate", "loops", "different 4-grams", "human-text cost, bits", "accuracy", "tokens/s"
+    )
     for result in results:
         table.add_row(
             result.penalty,
             f"{result.degenerate:.1%}",
             f"{result.loops:.1%}",
             f"{result.distinct_4:.2f}",
-            "infinite" if result.human_text_cost is None else f"{result.human_text_cost:+.3f} bits",
+            "infinite" if result.human_text_cost is None else _bits(result.human_text_cost, result.human_text_interval),
             "" if result.accuracy is None else f"{result.accuracy:.1%}",
             f"{result.tokens_per_second:,.0f}",
         )
     Console().print(table)
+
+
+def _bits(mean: float, interval: tuple[float, float] | None) -> str:
+    return f"{mean:+.3f}" + (f" ({interval[0]:+.3f} to {interval[1]:+.3f})" if interval else "")

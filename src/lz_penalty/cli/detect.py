@@ -14,8 +14,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 from rich.table import Table
-from rich.text import Text
 
+from lz_penalty.cli.output import SHOWN_PROBLEMS, clean
 from lz_penalty.errors import LZPenaltyError, bad_value, show
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from lz_penalty.detection.records import Problem
     from lz_penalty.detection.scan import Document, Summary
 
-SHOWN_PROBLEMS = 20
 LOOPS, UNREAD = 1, 3  # exit codes
 
 
@@ -160,15 +159,10 @@ def _progress(paths: list[str], screen: Console) -> Iterator[tuple[Progress, Any
         yield progress, lambda count: progress.advance(task, count)
 
 
-def _clean(text: str) -> Text:
-    """Text from files, without what a terminal would obey."""
-    return Text("".join(character if character.isprintable() else "\ufffd" for character in text))
-
-
 def _report(problem: Problem, summary: Summary, progress: Progress) -> None:
     number = summary.problems + summary.judged["unknown"]
     if number <= SHOWN_PROBLEMS:
-        progress.console.print(_clean(f"lz-penalty: {problem}"), soft_wrap=True)
+        progress.console.print(clean(f"lz-penalty: {problem}"), soft_wrap=True)
     elif number == SHOWN_PROBLEMS + 1:
         progress.console.print("lz-penalty: more problems are counted and not shown; --out has them all.")
 
@@ -205,11 +199,11 @@ def _examples(documents: list[Document]) -> Table:
     for document in documents:
         for verdict in document.verdicts:
             table.add_row(
-                _clean(document.source if document.line is None else f"{document.source}:{document.line}"),
+                clean(document.source if document.line is None else f"{document.source}:{document.line}"),
                 verdict.criterion,
                 f"{verdict.start:,}",
                 f"{verdict.copies:,.1f}",
-                _clean(show(verdict.unit[:60], 48)),
+                clean(show(verdict.unit[:60], 48)),
                 "" if verdict.wasted is None else f"{verdict.wasted:,}",
                 *([_said(document)] if judged else []),
             )

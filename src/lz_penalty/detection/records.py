@@ -20,7 +20,19 @@ from typing import IO, Any
 from lz_penalty.checks import choice, integer
 from lz_penalty.errors import bad_value
 
-__all__ = ["MAX_RECORD", "Problem", "Reading", "Record", "Span", "decode", "format_of", "read"]
+__all__ = [
+    "MAX_RECORD",
+    "Problem",
+    "Reading",
+    "Record",
+    "Span",
+    "decode",
+    "dig",
+    "fields_of",
+    "format_of",
+    "parse",
+    "read",
+]
 
 MAX_RECORD = 8 * 2**20
 STDIN = "-"
@@ -259,31 +271,44 @@ def _rows_at_once(metadata: Any) -> int:
 
 def decode(record: Record, reading: Reading) -> str | Problem:
     """The text of a document, or what is wrong with it."""
-    if isinstance(record.data, dict):
-        found: Any = record.data
-    else:
-        try:
-            text = record.data.removeprefix(BOM).decode("utf-8")
-        except UnicodeDecodeError as error:
-            line = record.line or record.data.count(b"\n", 0, error.start) + 1
-            return Problem(record.source, line, f"not UTF-8 (byte {record.data[error.start]:#04x}); convert the file.")
-        if record.line is None:
-            return text.removesuffix("\r\n" if text.endswith("\r\n") else "\n")  # it ends the file, not the text
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            return Problem(record.source, record.line, f"no JSON: {_reason(error)}.")
-    text = _dig(found, reading.field)
+    found = parse(record)
+    if isinstance(found, Problem):
+        return found
+    if record.line is None:
+        return found.removesuffix("\r\n" if found.endswith("\r\n") else "\n")  # it ends the file, not the text
+    text = dig(found, reading.field)
     if not isinstance(text, str):
-        has = f"its fields: {', '.join(map(str, found))[:100]}" if isinstance(found, dict) else "it is no object"
         said = "there is no" if text is None else f"{type(text).__name__}, not text, in"
-        return Problem(record.source, record.line, f"{said} field {reading.field!r} ({has}); choose one with --field.")
+        hint = f"{said} field {reading.field!r} ({fields_of(found)}); choose one with --field."
+        return Problem(record.source, record.line, hint)
     if len(text) > reading.max_record:
         return _too_long(record.source, record.line, reading)
     return text
 
 
-def _dig(found: Any, field: str) -> Any:
+def parse(record: Record) -> Any | Problem:
+    """What a line of JSON or a row says, or the text of a whole file; or what is wrong with it."""
+    if isinstance(record.data, dict):
+        return record.data
+    try:
+        text = record.data.removeprefix(BOM).decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = record.line or record.data.count(b"\n", 0, error.start) + 1
+        return Problem(record.source, line, f"not UTF-8 (byte {record.data[error.start]:#04x}); convert the file.")
+    if record.line is None:
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return Problem(record.source, record.line, f"no JSON: {_reason(error)}.")
+
+
+def fields_of(found: Any) -> str:
+    """The names of an object's fields, for a message."""
+    return f"its fields: {', '.join(map(str, found))[:100]}" if isinstance(found, dict) else "it is no object"
+
+
+def dig(found: Any, field: str) -> Any:
     """What is at a path such as `choices.0.message.content`; `None` if there is nothing."""
     for name in field.split("."):
         if isinstance(found, dict):

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
-from typing import Any
 
-import torch
-
-import lz_penalty
 from lz_penalty import bundled_model
 from lz_penalty.bundled_model import problems
 from lz_penalty.detection import distinct, is_degenerate, is_loop
 from lz_penalty.errors import LZPenaltyError
+from lz_penalty.evaluation.bits import human_text_cost
 from lz_penalty.evaluation.generation import Loaded, continue_greedily
 from lz_penalty.evaluation.penalties import Penalty
-from lz_penalty.ops import apply_lz_penalty_
+from lz_penalty.evaluation.results_file import write_results
 
-__all__ = ["Plan", "Result", "compare", "human_text_cost", "read_results"]
+__all__ = ["Plan", "Result", "compare", "read_results"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +46,7 @@ class Result:
             rules out a token that stands there, which no number of bits pays for.
         accuracy: share of reasoning problems solved.
         tokens_per_second: of the open-ended continuations.
+        human_text_interval: the 95 % confidence interval of `human_text_cost` over passages.
     """
 
     penalty: str
@@ -60,6 +56,7 @@ class Result:
     human_text_cost: float | None
     accuracy: float | None
     tokens_per_second: float
+    human_text_interval: tuple[float, float] | None = None
 
 
 def compare(
@@ -76,7 +73,7 @@ def compare(
         if penalty.name not in done:
             done[penalty.name] = measure(loaded, penalty, plan, tick)
             if out:
-                _write(out, plan, list(done.values()))
+                write_results(out, asdict(plan), [asdict(result) for result in done.values()])
         else:
             tick(penalty.name, steps(plan))
     return [done[penalty.name] for penalty in penalties]
@@ -97,10 +94,7 @@ def measure(loaded: Loaded, penalty: Penalty, plan: Plan, tick: Callable[[str, i
 
     prompts = [tokenizer(text).input_ids for text in _take(bundled_model.prompts(), plan.prompts, "prompts")]
     prose = continue_greedily(loaded, prompts, penalty, plan.new_tokens, may_end=False, batch=batch, tick=count)
-    costs = []
-    for text in _take(bundled_model.passages(), plan.passages, "passages"):
-        costs.append(human_text_cost(loaded, text, penalty))
-        count(1)
+    cost = human_text_cost(loaded, _take(bundled_model.passages(), plan.passages, "passages"), penalty, tick=count)
     accuracy = None
     if plan.problems:
         asked = list(problems.generate(seed=plan.seed, n=plan.problems, split="heldout"))
@@ -114,36 +108,11 @@ def measure(loaded: Loaded, penalty: Penalty, plan: Plan, tick: Callable[[str, i
         degenerate=_mean([is_degenerate(tokens) for tokens in prose.tokens]),
         loops=_mean([is_loop(tokens) for tokens in prose.tokens]),
         distinct_4=_mean([distinct(tokens, 4) for tokens in prose.tokens]),
-        human_text_cost=_mean(costs) if math.isfinite(_mean(costs)) else None,
+        human_text_cost=cost.mean if math.isfinite(cost.mean) else None,
         accuracy=accuracy,
         tokens_per_second=prose.tokens_per_second,
+        human_text_interval=(cost.low, cost.high) if math.isfinite(cost.mean) else None,
     )
-
-
-@torch.no_grad()
-def human_text_cost(loaded: Loaded, text: str, penalty: Penalty, limit: int = 1024) -> float:
-    """How many bits per token worse the penalised model predicts this text."""
-    model, tokenizer = loaded
-    ids = torch.tensor([tokenizer(text).input_ids[:limit]], device=model.device)
-    plain = model(ids).logits[0, :-1].float()
-    penalised = _penalised(plain, ids, penalty.make(tokenizer, 0))
-    following = ids[0, 1:, None]
-    nats = plain.log_softmax(-1).gather(1, following) - penalised.log_softmax(-1).gather(1, following)
-    return float(nats.mean()) / math.log(2)
-
-
-def _penalised(plain: torch.Tensor, ids: torch.Tensor, processors: list[Any]) -> torch.Tensor:
-    """The logits after each prefix of the text, penalised by what that prefix holds."""
-    count = plain.shape[0]
-    for processor in processors:
-        if hasattr(processor, "config"):  # the op takes all prefixes of one history at once
-            ends = torch.arange(1, count + 1, device=ids.device)
-            rows = torch.zeros(count, dtype=torch.int64, device=ids.device)
-            plain = plain.clone()
-            apply_lz_penalty_(plain, ids, ends, config=processor.config, row_to_slot=rows, starts=rows)
-        else:
-            plain = torch.cat([processor(ids[:, : i + 1], plain[i : i + 1]) for i in range(count)])
-    return plain
 
 
 # ---------------------------------------------------------------- results on disk
@@ -161,30 +130,6 @@ def read_results(path: Path, plan: Plan | None = None) -> list[Result]:
     if plan is not None and data["plan"] != asdict(plan):
         raise LZPenaltyError(f"{path} was made with other settings ({data['plan']}); choose another --out.")
     return results
-
-
-def _write(path: Path, plan: Plan, results: list[Result]) -> None:
-    versions = {name: metadata.version(name) for name in ("torch", "transformers", "numpy")}
-    machine = {"cpu": _cpu(), "python": platform.python_version(), **versions}
-    if torch.cuda.is_available():
-        machine["gpu"] = torch.cuda.get_device_name()
-    data = {
-        "lz_penalty": lz_penalty.__version__,
-        "machine": machine,
-        "plan": asdict(plan),
-        "results": [asdict(result) for result in results],
-    }
-    partial = path.with_suffix(path.suffix + ".partial")
-    partial.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-    partial.replace(path)
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _take(items: list[str], count: int, what: str) -> list[str]:

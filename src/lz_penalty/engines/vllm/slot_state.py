@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from lz_penalty import packing as col
 from lz_penalty.engines.request_settings import RequestSettings, send
-from lz_penalty.ops import apply_lz_penalty_
+from lz_penalty.ops import prepare_lz_penalty
 
 __all__ = ["SlotState"]
+
+
+class Batch(NamedTuple):
+    """What stays the same while the batch does.
+
+    Attributes:
+        slots: of its requests.
+        settings: of its rows, on the device.
+        penalise: the op, prepared.
+    """
+
+    slots: np.ndarray
+    settings: torch.Tensor
+    penalise: Callable[..., Any]
 
 
 class SlotState:
@@ -31,6 +46,7 @@ class SlotState:
         self.penalised = np.zeros(states.max_num_reqs, dtype=bool)
         self._sent: Any = None
         self._drafts = drafts
+        self._batch: Batch | None = None
 
     def add_request(self, slot: int, params: Any) -> bool:
         """Note the settings of the request that takes this slot."""
@@ -51,13 +67,17 @@ class SlotState:
         if self._sent is None:
             both = np.concatenate([self._table, self._skips_prompt[:, None]], axis=1)
             self._sent = send(both, self._states.device)
+            self._batch = None
 
     def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
         """Penalise the logits of the batch in place."""
         slots = ctx.idx_mapping_np
         if not self.penalised[slots].any():
             return logits
-        rows = self._sent.index_select(0, ctx.expanded_idx_mapping)
+        batch = self._batch
+        if batch is None or self._drafts or not np.array_equal(batch.slots, slots):
+            batch = None
+        settings = self._sent.index_select(0, ctx.expanded_idx_mapping) if batch is None else batch.settings
         lengths = ctx.pos + 1
         tail_ids = tail_lengths = None
         if self._drafts:
@@ -66,18 +86,13 @@ class SlotState:
         starts = None
         if self._skips_prompt[slots].any():
             prompts = self._states.prompt_len.gpu.index_select(0, ctx.expanded_idx_mapping)
-            starts = torch.minimum(prompts * rows[:, col.COLUMNS], lengths)
-        packed = self._settings.pack(self._table[slots], rows[:, : col.COLUMNS].contiguous())
-        return apply_lz_penalty_(
-            logits,
-            self._states.all_token_ids.gpu,
-            lengths,
-            config=packed,
-            starts=starts,
-            row_to_slot=ctx.expanded_idx_mapping,
-            tail_ids=tail_ids,
-            tail_lengths=tail_lengths,
-        )
+            starts = torch.minimum(prompts * settings[:, col.COLUMNS], lengths)
+        token_ids = self._states.all_token_ids.gpu
+        given = (logits, token_ids, lengths, starts, ctx.expanded_idx_mapping, tail_ids, tail_lengths)
+        if batch is None:
+            packed = self._settings.pack(self._table[slots], settings[:, : col.COLUMNS].contiguous())
+            self._batch = batch = Batch(slots.copy(), settings, prepare_lz_penalty(*given, config=packed))
+        return batch.penalise(*given)
 
     def _draft_tokens(self, ctx: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """The draft tokens that each row sees: those fed at the rows of its request up to its own, but the first."""

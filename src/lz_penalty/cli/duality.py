@@ -1,0 +1,56 @@
+"""`lz-penalty duality`: a language model as a compressor, and LZSS as a language model."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+
+def duality(
+    model: str = typer.Option("bundled", "--model", "-m", help="`bundled`, a Hugging Face id, or a folder."),
+    passages: int = typer.Option(4, min=1, max=64, help="How many passages of human text to compress."),
+    characters: int = typer.Option(100_000, min=1, max=100_000, help="Of each passage, at most this many."),
+    penalty: list[str] = typer.Option(["paper", "guarded"], "--penalty", "-p", help="The model with these, too."),
+    out: Path = typer.Option(None, help="Write the results here, as JSON."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
+) -> None:
+    """Compress human text with a language model, losslessly, and with LZSS as a language model.
+
+    Each text is coded by itself, token by token in float32 on the CPU, decoded again and compared. Needs
+    `pip install 'lz-penalty[duality]'`.
+    """
+    from lz_penalty import bundled_model
+    from lz_penalty.evaluation import duality as pages
+    from lz_penalty.evaluation.generation import load
+    from lz_penalty.evaluation.results_file import write_results
+
+    loaded = load(model, "cpu", "float32")
+    texts = [text[:characters] for text in bundled_model.passages()[:passages]]
+    makers = pages.predictors(loaded, penalty)
+    with Progress(console=Console(stderr=True)) as progress:
+        task = progress.add_task("", total=len(texts) * len(makers))
+        rows = pages.duality(loaded, texts, makers, tick=lambda count: progress.advance(task, count))
+    if out:
+        write_results(out, {"model": model, "passages": passages, "characters": characters}, [*map(asdict, rows)])
+    if as_json:
+        print(json.dumps([*map(asdict, rows)], indent=2))
+        return
+    table = Table("coded by", "cross-entropy", "code", "excess", "bits per byte", "decoded")
+    for row in rows:
+        table.add_row(
+            row.name,
+            "" if row.cross_entropy is None else f"{row.cross_entropy / row.tokens:.4f}",
+            f"{row.bits / row.tokens:.4f}",
+            "" if row.worst_excess is None else f"{row.worst_excess:+.2f} bits",
+            f"{row.bits / row.bytes:.3f}",
+            {None: "", True: "yes", False: "NO"}[row.decoded],
+        )
+    Console().print(table)
+    if any(row.decoded is False for row in rows):
+        raise typer.Exit(1)

@@ -1,0 +1,163 @@
+"""`lz-penalty replay`: one's own stored requests, without and with the penalty."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from lz_penalty.cli.output import SHOWN_PROBLEMS, clean
+from lz_penalty.errors import LZPenaltyError, bad_value
+
+if TYPE_CHECKING:
+    from lz_penalty.detection.records import Problem
+    from lz_penalty.evaluation.replay.pairs import Summary
+
+UNREAD = 3  # exit code
+
+
+def replay(
+    log: str = typer.Argument(
+        ..., metavar="LOG.jsonl", help="Stored requests, one JSON object per line; also .gz, .xz."
+    ),
+    endpoint: str = typer.Option(
+        ..., "--endpoint", "-e", help="OpenAI-compatible server, as http://localhost:8000/v1."
+    ),
+    penalty: str = typer.Option("guarded", "--penalty", "-p", help="As in `generate`: guarded, paper:0.3, ..."),
+    style: str = typer.Option("flat", help="Where the server takes lz_* fields: flat (our own servers), vllm, sglang."),
+    model: str = typer.Option(None, "--model", "-m", help="Ask this model, whatever the requests say."),
+    change: list[str] = typer.Option(
+        [], "--set", metavar="NAME=VALUE", help="Replace a field: temperature=0. May recur."
+    ),
+    request: str = typer.Option(
+        None, help="Where the request is in a line, as data.request; found by itself as a rule."
+    ),
+    expected: str = typer.Option(None, help="Where the expected answer is in a line, as answer."),
+    compare: str = typer.Option("exact", help="How answers are compared with it: exact, contains, number (the last)."),
+    pattern: str = typer.Option(None, help="A regular expression whose last match is the answer: 'Answer: (.*)'."),
+    criterion: list[str] = typer.Option(["tandem"], "--criterion", "-c", help="What a loop is, as in `detect`."),
+    concurrency: int = typer.Option(8, help="Requests under way at once."),
+    retries: int = typer.Option(4, help="How often a request is sent again after 429, 5xx or a lost connection."),
+    timeout: float = typer.Option(600.0, help="Seconds that one answer may take."),
+    key_variable: str = typer.Option("OPENAI_API_KEY", help="Environment variable that holds the key."),
+    probe: bool = typer.Option(True, "--probe/--no-probe", help="Make sure first that the server has the penalty."),
+    out: Path = typer.Option(
+        None, "--out", "-o", help="Keep all answers here, as JSON lines; go on from it if it exists."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
+) -> None:
+    """Send your own stored requests again, without and with the penalty, and count what it changes.
+
+    Loops broken, tokens saved, answers changed and, with --expected or --pattern, answers lost and won. Use --set
+    temperature=0 to leave chance out. Exit code 0; 2 for wrong arguments; 3 if something could not be replayed: it is
+    named, and the rest goes on.
+    """
+    from lz_penalty.evaluation.penalties import penalty as named
+    from lz_penalty.evaluation.replay.answers import Checker
+    from lz_penalty.evaluation.replay.log import Log, requests
+    from lz_penalty.evaluation.replay.results import Results
+    from lz_penalty.evaluation.replay.running import Replay
+    from lz_penalty.evaluation.replay.running import replay as run
+    from lz_penalty.evaluation.replay.sending import Endpoint
+
+    config = named(penalty).config
+    if config is None:
+        raise bad_value("--penalty", penalty, "an LZ penalty: a server knows no other by these fields")
+    if compare != "exact" and not expected:
+        raise LZPenaltyError(f"--compare {compare}: needs --expected.")
+    checker = Checker(compare, pattern, bool(expected)) if expected or pattern else None
+    what = Replay(
+        Log(request, expected, model, _changes(change)), config, style, concurrency, tuple(criterion), checker, probe
+    )
+    if not os.path.isfile(log):
+        raise LZPenaltyError(f"{log}: there is no such file; it is read more than once.")
+    server = Endpoint(endpoint, key_variable=key_variable, timeout=timeout, retries=retries)
+    screen = Console(stderr=True)
+    with _kept(out, log) as path, Progress(console=screen, disable=not screen.is_terminal, transient=True) as progress:
+        results = Results(path, what.settings)
+        task = progress.add_task("", total=sum(1 for _ in requests(log, what.log)))
+        told: list[Problem] = []
+
+        def report(problem: Problem) -> None:
+            told.append(problem)
+            if len(told) <= SHOWN_PROBLEMS:
+                progress.console.print(clean(f"lz-penalty: {problem}"), soft_wrap=True)
+            elif len(told) == SHOWN_PROBLEMS + 1:
+                progress.console.print("lz-penalty: more problems are counted and not shown; --out has them all.")
+
+        try:
+            summary = run(log, what, server, results, tick=lambda: progress.advance(task), report=report)
+        finally:
+            results.close()
+    if as_json:
+        print(json.dumps(summary.to_dict(), indent=2))
+    else:
+        _show(summary)
+    if summary.problems:
+        raise typer.Exit(UNREAD)
+
+
+def _changes(given: list[str]) -> dict[str, Any]:
+    changes = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals or not name:
+            raise bad_value("--set", one, "NAME=VALUE, such as temperature=0")
+        try:
+            changes[name] = json.loads(value)
+        except ValueError:
+            changes[name] = value
+    return changes
+
+
+@contextmanager
+def _kept(out: Path | None, log: str) -> Iterator[Path]:
+    """Where answers are kept: the file given, else one that is gone afterwards."""
+    if out is not None:
+        if out.exists() and os.path.samefile(out, log):
+            raise LZPenaltyError(f"--out {out}: is the log itself; give another.")
+        yield out
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder, "answers.jsonl")
+
+
+def _show(summary: Summary) -> None:
+    console = Console()
+    console.print(f"requests: {summary.replayed:,} replayed, {summary.problems:,} not")
+    without, penalised, total = summary.without, summary.with_penalty, max(1, summary.replayed)
+    table = Table("", "without", "with the penalty", "")
+    told = f"{summary.loops_broken:,} broken, {summary.loops_made:,} new"
+    table.add_row("loops", _share(without.loops, total), _share(penalised.loops, total), told)
+    table.add_row("characters wasted in them", f"{without.wasted:,}", f"{penalised.wasted:,}", "")
+    table.add_row("cut off at their length", _share(without.cut_off, total), _share(penalised.cut_off, total), "")
+    if summary.counted:
+        saved = f"{summary.tokens_saved:,} saved ({summary.tokens_saved / max(1, without.tokens):.1%})"
+        table.add_row("tokens", f"{without.tokens:,}", f"{penalised.tokens:,}", saved)
+    if summary.checked:
+        chance = "" if summary.p_value is None else f" (p = {summary.p_value:.2g})"
+        told = f"{summary.lost:,} lost, {summary.won:,} won{chance}"
+        table.add_row("right", *(_share(side.right, summary.checked) for side in (without, penalised)), told)
+    table.add_row("answers changed", "", _share(summary.changed, total), "")
+    console.print(table)
+    if summary.counted < summary.replayed:
+        console.print(f"tokens are of the {summary.counted:,} requests whose answers the server counted.")
+    if summary.checked and summary.checked < summary.replayed:
+        console.print(f"{summary.checked:,} answers could be checked: the others have nothing to compare with.")
+    if summary.sampled:
+        console.print(
+            f"{summary.sampled:,} requests sample: their answers may differ by chance alone. --set temperature=0 rules it out."
+        )
+
+
+def _share(count: int, total: int) -> str:
+    return f"{count:,} ({count / total:.1%})"

@@ -1,0 +1,128 @@
+"""Stored requests in the OpenAI style, and where each server wants the settings of the penalty. Sends nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lz_penalty.checks import choice
+from lz_penalty.detection.records import Problem, Reading, Record, dig, fields_of, parse, read
+from lz_penalty.errors import LZPenaltyError
+
+__all__ = ["STYLES", "Log", "Stored", "requests", "with_settings"]
+
+# Where a server takes lz_* fields: beside the others, or in an object of its own.
+STYLES: dict[str, str | None] = {"flat": None, "vllm": "vllm_xargs", "sglang": "custom_params"}
+WRAPPERS = ("body", "request")  # where logs keep a request, if a line is not one itself; `body`: OpenAI's batch files
+KINDS = {"messages": "chat/completions", "prompt": "completions"}
+DROPPED = ("stream", "stream_options", "n", "best_of")  # one answer, in one piece
+
+
+@dataclass(frozen=True)
+class Log:
+    """How to read a log.
+
+    Args:
+        request: where the request is in a line, as `data.request`; by default the line itself, its `body` or `request`.
+        expected: where the expected answer is in a line, if anywhere.
+        model: the model to ask, whatever the requests say.
+        changes: fields that replace those of the requests, such as `temperature`; `None` removes one.
+    """
+
+    request: str | None = None
+    expected: str | None = None
+    model: str | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for path in (self.request, self.expected):
+            if path is not None:
+                Reading(field=path)  # refuse a bad path now
+        settings = [name for name in self.changes if name.startswith("lz_") or name in STYLES.values()]
+        if settings:
+            raise LZPenaltyError(f"{', '.join(settings)}: the penalty's settings are not changed here; give --penalty.")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A request to send again: its line, where it goes, its body without any penalty, and the expected answer."""
+
+    line: int
+    path: str
+    body: dict[str, Any]
+    expected: str | None = None
+
+    @property
+    def key(self) -> str:
+        """What tells it from other requests."""
+        return hashlib.sha256(json.dumps([self.path, self.body], sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def sampled(self) -> bool:
+        """Whether two answers may differ by chance alone: temperature is 1 where it is not given."""
+        return self.body.get("temperature", 1) != 0 and self.body.get("top_k") != 1
+
+
+def requests(source: str, log: Log) -> Iterator[Stored | Problem]:
+    """The requests of a file of JSON lines, also compressed; what is none is a `Problem`."""
+    for record in read(source, Reading(format="jsonl")):
+        yield record if isinstance(record, Problem) else _stored(record, log)
+
+
+def _stored(record: Record, log: Log) -> Stored | Problem:
+    def wrong(message: str) -> Problem:
+        return Problem(record.source, record.line, message)
+
+    found = parse(record)
+    if isinstance(found, Problem):
+        return found
+    body = dig(found, log.request) if log.request else _body(found)
+    if not isinstance(body, dict):
+        return wrong(
+            f"there is no request with messages or a prompt ({fields_of(found)}); say where it is with --request."
+        )
+    body = {name: value for name, value in {**body, **log.changes}.items() if value is not None and name not in DROPPED}
+    kind = next((name for name in KINDS if name in body), None)
+    if kind is None:
+        return wrong(f"the request has neither messages nor prompt ({fields_of(body)}).")
+    if kind == "prompt" and isinstance(body["prompt"], list) and not all(isinstance(i, int) for i in body["prompt"]):
+        return wrong("prompt is a list of prompts; store each in a request of its own.")
+    model = log.model or body.get("model")
+    if not isinstance(model, str):
+        return wrong("the request names no model; name one with --model.")
+    expected = dig(found, log.expected) if log.expected else None
+    assert record.line is not None  # of JSON lines
+    said = None if expected is None else expected if isinstance(expected, str) else json.dumps(expected)
+    return Stored(record.line, KINDS[kind], _without_settings(body) | {"model": model}, said)
+
+
+def _body(found: Any) -> Any:
+    if not isinstance(found, dict) or any(name in found for name in KINDS):
+        return found
+    return next((found[name] for name in WRAPPERS if isinstance(found.get(name), dict)), None)
+
+
+def _without_settings(body: dict[str, Any]) -> dict[str, Any]:
+    """The body without `lz_*` fields, wherever they are."""
+    plain = {name: value for name, value in body.items() if not name.startswith("lz_")}
+    for place in STYLES.values():
+        if place is not None and isinstance(plain.get(place), dict):
+            plain[place] = {name: value for name, value in plain[place].items() if not name.startswith("lz_")}
+            if not plain[place]:
+                del plain[place]
+    return plain
+
+
+def with_settings(body: Mapping[str, Any], style: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The body with the settings where a server of this style takes them.
+
+    >>> with_settings({"prompt": "Hi"}, "vllm", {"lz_preset": "guarded"})
+    {'prompt': 'Hi', 'vllm_xargs': {'lz_preset': 'guarded'}}
+    """
+    place = STYLES[choice(*STYLES)("style", style)]
+    if place is None:
+        return {**body, **settings}
+    return {**body, place: {**body.get(place, {}), **settings}}

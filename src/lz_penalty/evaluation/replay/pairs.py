@@ -1,0 +1,125 @@
+"""Answers without and with the penalty, side by side: judged one by one, and counted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from lz_penalty.detection.verdict import CRITERIA, Limits
+from lz_penalty.evaluation.replay.answers import Checker
+from lz_penalty.evaluation.replay.sending import Answer
+
+__all__ = ["Judged", "Pair", "Side", "Summary", "judge"]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Both answers to one request."""
+
+    without: Answer
+    with_penalty: Answer
+    sampled: bool
+    expected: str | None = None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One answer: whether it ends in a loop, the characters that this wastes, and whether it is right, where known."""
+
+    loop: bool
+    wasted: int
+    right: bool | None
+
+
+def judge(answer: Answer, expected: str | None, criteria: Sequence[str], checker: Checker | None) -> Judged:
+    """What is to be said of one answer."""
+    found = [verdict for name in criteria if (verdict := CRITERIA[name](answer.whole, Limits()))]
+    wasted = max((verdict.wasted or 0 for verdict in found), default=0)
+    return Judged(bool(found), wasted, checker.right(answer.text, expected) if checker else None)
+
+
+@dataclass
+class Side:
+    """All answers of one kind: how many end in a loop, were cut off, are right; characters wasted in loops; tokens."""
+
+    loops: int = 0
+    wasted: int = 0
+    cut_off: int = 0
+    right: int = 0
+    tokens: int = 0
+
+
+@dataclass
+class Summary:
+    """What the penalty changed.
+
+    Args:
+        replayed: requests with both answers.
+        problems: lines and requests that could not be replayed.
+        sampled: replayed requests whose answers may differ by chance alone.
+        without, with_penalty: all answers of each kind.
+        loops_broken, loops_made: requests whose answer is a loop only without, and only with the penalty.
+        changed: answers that differ.
+        counted: requests whose tokens the server counted both times.
+        checked: answers that could be checked.
+        lost, won: right only without, and only with the penalty.
+    """
+
+    replayed: int = 0
+    problems: int = 0
+    sampled: int = 0
+    without: Side = field(default_factory=Side)
+    with_penalty: Side = field(default_factory=Side)
+    loops_broken: int = 0
+    loops_made: int = 0
+    changed: int = 0
+    counted: int = 0
+    checked: int = 0
+    lost: int = 0
+    won: int = 0
+
+    def add(self, pair: Pair, without: Judged, with_penalty: Judged) -> None:
+        """Count one request."""
+        self.replayed += 1
+        self.sampled += pair.sampled
+        self.changed += pair.without.whole != pair.with_penalty.whole
+        self.loops_broken += without.loop and not with_penalty.loop
+        self.loops_made += with_penalty.loop and not without.loop
+        both = ((self.without, pair.without, without), (self.with_penalty, pair.with_penalty, with_penalty))
+        for side, answer, judged in both:
+            side.loops += judged.loop
+            side.wasted += judged.wasted
+            side.cut_off += answer.finish == "length"
+            side.right += bool(judged.right)
+        if pair.without.tokens is not None and pair.with_penalty.tokens is not None:
+            self.counted += 1
+            self.without.tokens += pair.without.tokens
+            self.with_penalty.tokens += pair.with_penalty.tokens
+        if without.right is not None:
+            self.checked += 1
+            self.lost += without.right and not with_penalty.right
+            self.won += bool(with_penalty.right) and not without.right
+
+    @property
+    def tokens_saved(self) -> int:
+        """How many tokens fewer the answers with the penalty have."""
+        return self.without.tokens - self.with_penalty.tokens
+
+    @property
+    def p_value(self) -> float | None:
+        """How probable a difference between lost and won as large as this is by chance: the exact sign test.
+
+        >>> Summary(lost=0, won=6).p_value
+        0.03125
+        """
+        count = self.lost + self.won
+        if not count:
+            return None
+        tail = sum(math.comb(count, i) for i in range(min(self.lost, self.won) + 1)) / 2**count
+        return min(1.0, 2 * tail)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self) | {"tokens_saved": self.tokens_saved, "p_value": self.p_value}

@@ -1,0 +1,104 @@
+"""The file of answers: one JSON line per request, written as they come, so that an interrupted replay goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+from lz_penalty.errors import LZPenaltyError, show
+from lz_penalty.evaluation.replay.log import Stored
+from lz_penalty.evaluation.replay.sending import Answer
+
+__all__ = ["Results"]
+
+
+class Results:
+    """Answers on disk, found by the line and key of their request; only places in the file are kept in memory.
+
+    The first line holds the settings that all answers were made with; those of other settings are never mixed in.
+    """
+
+    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
+        self.path = path
+        self._settings = {"settings": settings}
+        self._places: dict[tuple[int, str], int] = {}
+        try:
+            self._file: IO[bytes] = open(path, "a+b")  # noqa: SIM115  closed by `close`
+        except OSError as error:
+            raise LZPenaltyError(f"--out {path}: cannot be written ({error.strerror or error}).") from None
+        self._index()
+
+    def _index(self) -> None:
+        """Find the answers that are there already; a last line that was cut off is nobody's, and is ended."""
+        self._file.seek(0)
+        first = self._file.readline()
+        if not first:
+            self._append(self._settings)
+            return
+        if _parsed(first) != self._settings:
+            made = (_parsed(first) or {}).get("settings")
+            said = f"was made with other settings ({show(made, 300)})" if made else "is no file of a replay"
+            self._file.close()
+            raise LZPenaltyError(f"--out {self.path}: {said}; choose another.")
+        place = self._file.tell()
+        line = first
+        for line in iter(self._file.readline, b""):
+            row = _parsed(line)
+            if row and "key" in row and "error" not in row:
+                self._places[row["line"], row["key"]] = place
+            place += len(line)
+        if not line.endswith(b"\n"):
+            self._file.write(b"\n")
+
+    def __contains__(self, stored: Stored) -> bool:
+        return (stored.line, stored.key) in self._places
+
+    def add(self, stored: Stored, without: Answer, with_penalty: Answer) -> None:
+        """Keep both answers to a request."""
+        row = {"line": stored.line, "key": stored.key, "without": asdict(without), "with": asdict(with_penalty)}
+        self._places[stored.line, stored.key] = self._append(row)
+
+    def answers(self, stored: Stored) -> tuple[Answer, Answer]:
+        """Both answers to a request that is here."""
+        self._file.seek(self._places[stored.line, stored.key])
+        row = json.loads(self._file.readline())
+        return _answer(row["without"]), _answer(row["with"])
+
+    def _append(self, row: dict[str, Any]) -> int:
+        self._file.seek(0, 2)
+        place = self._file.tell()
+        self._file.write(json.dumps(row).encode() + b"\n")
+        self._file.flush()
+        return place
+
+    @contextmanager
+    def replaced(self) -> Iterator[Any]:
+        """A function that writes a row into the file that takes this one's place when all is done."""
+        part = self.path.with_name(self.path.name + ".part")
+        try:
+            with open(part, "w", encoding="utf-8") as file:
+                file.write(json.dumps(self._settings) + "\n")
+                yield lambda row: file.write(json.dumps(row) + "\n")
+            part.replace(self.path)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _answer(row: dict[str, Any]) -> Answer:
+    return Answer(**{name: row[name] for name in ("text", "reasoning", "finish", "tokens")})

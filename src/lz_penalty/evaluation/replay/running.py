@@ -1,0 +1,193 @@
+"""Replaying a log: send what is not answered yet, many at a time, then judge and count everything in the log's order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lz_penalty.checks import choice, integer
+from lz_penalty.config import LZPenaltyConfig
+from lz_penalty.detection.records import Problem
+from lz_penalty.detection.verdict import CRITERIA
+from lz_penalty.errors import LZPenaltyError
+from lz_penalty.evaluation.replay.answers import Checker
+from lz_penalty.evaluation.replay.log import Log, Stored, requests, with_settings
+from lz_penalty.evaluation.replay.pairs import Pair, Summary, judge
+from lz_penalty.evaluation.replay.results import Results
+from lz_penalty.evaluation.replay.sending import Endpoint, FailedError, UnreachableError
+
+__all__ = ["Replay", "replay"]
+
+OFF = {"lz_penalty": 0}
+REFUSED = {"lz_penalty": -1}  # what no server with the penalty accepts
+MOST_UNREACHABLE = 20  # requests in a row without any answer, after which the server is taken for gone
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What is replayed, and how.
+
+    Args:
+        log: how requests are read.
+        config: the penalty.
+        style: where the server takes its settings; see `log.STYLES`.
+        concurrency: requests under way at once.
+        criteria: names from `detection.verdict.CRITERIA`: an answer is a loop if any says so.
+        checker: says which answers are right.
+        probe: whether to make sure first that the server has the penalty: it must refuse a setting that is out of range.
+    """
+
+    log: Log
+    config: LZPenaltyConfig
+    style: str = "flat"
+    concurrency: int = 8
+    criteria: tuple[str, ...] = ("tandem",)
+    checker: Checker | None = None
+    probe: bool = True
+
+    def __post_init__(self) -> None:
+        with_settings({}, self.style, {})  # refuse an unknown style now
+        integer(1, 1_024)("concurrency", self.concurrency)
+        for name in self.criteria:
+            choice(*CRITERIA)("criterion", name)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What answers depend on."""
+        return {
+            "penalty": self.config.to_request(),
+            "style": self.style,
+            "model": self.log.model,
+            "changes": dict(self.log.changes),
+        }
+
+
+def replay(
+    source: str,
+    what: Replay,
+    endpoint: Endpoint,
+    results: Results,
+    *,
+    tick: Callable[[], None] = lambda: None,
+    report: Callable[[Problem], None] = lambda problem: None,
+) -> Summary:
+    """Replay the requests of a log.
+
+    Args:
+        source: a file of JSON lines.
+        what: how.
+        endpoint: the server.
+        results: where answers are kept; those that are there are not asked for again.
+        tick: called for every line that is done.
+        report: called with everything that went wrong; the rest goes on.
+    """
+    errors = asyncio.run(_Sender(source, what, endpoint, results, tick, report).run())
+    summary = Summary()
+    with results.replaced() as write:
+        for stored in requests(source, what.log):
+            if isinstance(stored, Problem):
+                summary.problems += 1
+                write({"line": stored.line, "error": stored.message})
+            elif stored in results:
+                write(_judged(stored, what, results, summary))
+            else:
+                summary.problems += 1
+                write({"line": stored.line, "key": stored.key, "error": errors.get(stored.line, "not sent")})
+    return summary
+
+
+def _judged(stored: Stored, what: Replay, results: Results, summary: Summary) -> dict[str, Any]:
+    """Count one request; its row of the file."""
+    pair = Pair(*results.answers(stored), stored.sampled, stored.expected)
+    without, with_penalty = (
+        judge(one, pair.expected, what.criteria, what.checker) for one in (pair.without, pair.with_penalty)
+    )
+    summary.add(pair, without, with_penalty)
+    return {
+        "line": stored.line,
+        "key": stored.key,
+        "changed": pair.without.whole != pair.with_penalty.whole,
+        "without": asdict(pair.without) | asdict(without),
+        "with": asdict(pair.with_penalty) | asdict(with_penalty),
+    }
+
+
+class _Sender:
+    """Sends what has no answer yet; each worker takes the next request when it is done with the last."""
+
+    def __init__(
+        self,
+        source: str,
+        what: Replay,
+        endpoint: Endpoint,
+        results: Results,
+        tick: Callable[[], None],
+        report: Callable[[Problem], None],
+    ) -> None:
+        self._source, self._what, self._endpoint, self._results = source, what, endpoint, results
+        self._tick, self._report = tick, report
+        self._errors: dict[int, str] = {}
+        self._unreachable = 0
+
+    async def run(self) -> dict[int, str]:
+        """Send everything; the errors, by line."""
+        try:
+            if self._what.probe:
+                await self._probe()
+            waiting = self._waiting()
+            await asyncio.gather(*(self._worker(waiting) for _ in range(self._what.concurrency)))
+        finally:
+            await self._endpoint.close()
+        return self._errors
+
+    def _waiting(self) -> Iterator[Stored]:
+        for stored in requests(self._source, self._what.log):
+            if isinstance(stored, Problem):
+                self._report(stored)
+            elif stored not in self._results:
+                yield stored
+                continue
+            self._tick()
+
+    async def _probe(self) -> None:
+        """Without the penalty a server would ignore its settings, and nothing would change: that must not pass unseen."""
+        found = (one for one in requests(self._source, self._what.log) if isinstance(one, Stored))
+        stored = next((one for one in found if one not in self._results), None)
+        if stored is None:
+            return
+        short = {name: value for name, value in stored.body.items() if name != "max_completion_tokens"}
+        try:
+            await self._endpoint.ask(stored.path, with_settings(short | {"max_tokens": 1}, self._what.style, REFUSED))
+        except UnreachableError as error:
+            raise LZPenaltyError(f"{error}; is the server running?") from None
+        except FailedError:
+            return  # refused, as it should be; if for another reason, the request itself will say so
+        raise LZPenaltyError(
+            f"{self._endpoint.url} accepts lz_penalty = -1 in the style {self._what.style!r}: it does not have the penalty, "
+            "or takes its settings elsewhere (--style). --no-probe replays all the same."
+        )
+
+    async def _worker(self, waiting: Iterator[Stored]) -> None:
+        for stored in waiting:
+            if self._unreachable >= MOST_UNREACHABLE:
+                self._failed(stored, "not sent: the server does not answer any more; run it again to go on.")
+                continue
+            try:
+                without, with_penalty = [
+                    await self._endpoint.ask(stored.path, with_settings(stored.body, self._what.style, settings))
+                    for settings in (OFF, self._what.config.to_request())
+                ]
+            except FailedError as error:
+                self._unreachable = self._unreachable + 1 if isinstance(error, UnreachableError) else 0
+                self._failed(stored, str(error))
+            else:
+                self._unreachable = 0
+                self._results.add(stored, without, with_penalty)
+                self._tick()
+
+    def _failed(self, stored: Stored, message: str) -> None:
+        self._errors[stored.line] = message
+        self._report(Problem(self._source, stored.line, message))
+        self._tick()

@@ -1,0 +1,131 @@
+"""Sending a request and reading its answer; an answer that cannot be had is an error that is named, and nothing else.
+
+Needs the `openai` package: `pip install 'lz-penalty[judge]'`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from lz_penalty.checks import integer, real
+from lz_penalty.errors import bad_value
+
+__all__ = ["Answer", "Endpoint", "FailedError", "UnreachableError"]
+
+
+class FailedError(Exception):
+    """A request has no answer; the message says why."""
+
+    status: int | None = None
+
+
+class UnreachableError(FailedError):
+    """Nothing answers at the endpoint."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model wrote.
+
+    Args:
+        text: the answer, with tool calls as JSON after it.
+        reasoning: what came before it, where the server tells them apart.
+        finish: why it ended.
+        tokens: how many it has, as the server counts them.
+    """
+
+    text: str
+    reasoning: str = ""
+    finish: str | None = None
+    tokens: int | None = None
+
+    @property
+    def whole(self) -> str:
+        """Reasoning and text."""
+        return f"{self.reasoning}\n{self.text}" if self.reasoning and self.text else self.reasoning or self.text
+
+
+class Endpoint:
+    """An OpenAI-compatible server.
+
+    Args:
+        url: its address; `/v1` is added where there is no path.
+        key_variable: name of the environment variable that holds the key; local servers often need none.
+        timeout: seconds that one answer may take.
+        retries: how often a request is sent again after 429, 5xx, a time-out or a lost connection; pauses double.
+    """
+
+    def __init__(
+        self, url: str, *, key_variable: str = "OPENAI_API_KEY", timeout: float = 600.0, retries: int = 4
+    ) -> None:
+        from openai import AsyncOpenAI
+
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise bad_value("endpoint", url, "an address such as http://localhost:8000/v1")
+        self.url = url.rstrip("/") + ("" if parts.path.strip("/") else "/v1")
+        self._key = os.environ.get(key_variable, "")
+        self._client = AsyncOpenAI(
+            api_key=self._key or "none",
+            base_url=self.url,
+            timeout=real(0.01, 86_400)("timeout", timeout),
+            max_retries=integer(0, 20)("retries", retries),
+        )
+
+    async def ask(self, path: str, body: dict[str, Any]) -> Answer:
+        """The answer to a request; raises `FailedError`."""
+        from openai import APIConnectionError, APIError, APIStatusError
+
+        try:
+            return _answer(await self._client.post(f"/{path}", cast_to=object, body=body))
+        except APIConnectionError as error:  # time-outs too
+            raise UnreachableError(self._line(f"no answer from {self.url}: {error.__cause__ or error}")) from None
+        except APIStatusError as error:
+            failed = FailedError(self._line(f"status {error.status_code}: {_message(error)}"))
+            failed.status = error.status_code
+            raise failed from None
+        except (APIError, ValueError) as error:
+            raise FailedError(self._line(f"malformed answer: {error}")) from None
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._client.close()
+
+    def _line(self, message: str) -> str:
+        """A message in one line, without the key that a careless server may have repeated."""
+        return " ".join((message.replace(self._key, "***") if self._key else message).split())[:500]
+
+
+def _message(error: Any) -> str:
+    """What a server says of a request that it refuses, in any of the usual forms."""
+    body = error.body
+    for name in ("error", "detail", "message"):
+        body = body.get(name, body) if isinstance(body, dict) else body
+    return body if isinstance(body, str) else json.dumps(body) if body else str(error)
+
+
+def _answer(found: Any) -> Answer:
+    """The first choice of a chat completion or a completion."""
+    try:
+        choice = found["choices"][0]
+        message = choice.get("message") or {"content": choice.get("text")}
+        text, calls = message.get("content") or "", message.get("tool_calls") or []
+        reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
+    except (TypeError, KeyError, IndexError, AttributeError):
+        raise ValueError("it is no completion") from None
+    if not isinstance(text, str) or not isinstance(reasoning, str):
+        raise ValueError("its content is no text")
+    said = [json.dumps(call.get("function", call), sort_keys=True) for call in calls if isinstance(call, dict)]
+    usage = found.get("usage") or {}
+    tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    finish = choice.get("finish_reason")
+    return Answer(
+        "\n".join([*([text] if text else []), *said]),
+        reasoning,
+        finish if isinstance(finish, str) else None,
+        tokens if isinstance(tokens, int) else None,
+    )

@@ -1,0 +1,39 @@
+"""Results on disk: JSON with the version and the machine that made them, there complete or not at all."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import lz_penalty
+
+__all__ = ["write_results"]
+
+
+def write_results(path: Path, plan: dict[str, Any], results: list[Any]) -> None:
+    """Write what was measured, and how."""
+    data = {"lz_penalty": lz_penalty.__version__, "machine": _machine(), "plan": plan, "results": results}
+    partial = path.with_suffix(path.suffix + ".partial")
+    partial.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def _machine() -> dict[str, str]:
+    versions = {name: metadata.version(name) for name in ("torch", "transformers", "numpy")}
+    machine = {"cpu": _cpu(), "python": platform.python_version(), **versions}
+    if torch.cuda.is_available():
+        machine["gpu"] = torch.cuda.get_device_name()
+    return machine
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -1,0 +1,118 @@
+"""What penalties cost on given text: against a slow computation, step by step, of the same."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from lz_penalty import LZPenaltyError, bundled_model
+from lz_penalty.evaluation.bits import estimate, human_text_cost, teacher_forced
+from lz_penalty.evaluation.copy_cost import copy_cost
+from lz_penalty.evaluation.copying import CopyTask, copy_tasks
+from lz_penalty.evaluation.generation import Loaded
+from lz_penalty.evaluation.penalties import penalty
+
+
+@pytest.fixture(scope="module")
+def loaded(model, tokenizer):
+    return Loaded(model, tokenizer)
+
+
+@torch.no_grad()
+def step_by_step(loaded, ids, name, prompt_length):
+    """Bits of each token after the prompt, from one call of model and processor per token."""
+    bits, stays = [], []
+    for end in range(max(1, prompt_length), len(ids)):
+        seen = torch.tensor([ids[:end]])
+        scores = loaded.model(seen).logits[:, -1].float()
+        for processor in penalty(name).make(loaded.tokenizer, prompt_length):
+            scores = processor(seen, scores)
+        bits.append(-float(scores.log_softmax(-1)[0, ids[end]]) / math.log(2))
+        stays.append(int(scores.argmax()) == ids[end])
+    return bits, stays
+
+
+@pytest.mark.parametrize("name", ["paper", "guarded:0.4", "sglang", "failsafe", "frequency:0.3", "dry:0.8", "none"])
+@pytest.mark.parametrize("prompt_length", [0, 30])
+def test_teacher_forcing_is_what_decoding_sees(loaded, name, prompt_length):
+    ids = loaded.tokenizer(copy_tasks(1)[3].expected + bundled_model.passages()[0][:80]).input_ids[-75:]
+    forced = teacher_forced(loaded, ids, penalty(name), prompt_length)
+    bits, stays = step_by_step(loaded, ids, name, prompt_length)
+    assert forced.penalised.tolist() == pytest.approx(bits, abs=1e-3, rel=1e-4)
+    assert forced.penalised_stays.tolist() == stays
+    if name == "none":
+        assert torch.equal(forced.plain, forced.penalised)
+        assert torch.equal(forced.plain_stays, forced.penalised_stays)
+    else:
+        assert not torch.equal(forced.plain, forced.penalised)
+
+
+def test_a_text_without_anything_to_predict_is_refused(loaded):
+    with pytest.raises(LZPenaltyError, match="none is left to predict"):
+        teacher_forced(loaded, [1, 2, 3], penalty("none"), 3)
+
+
+def test_human_text_cost_is_the_mean_over_passages(loaded):
+    texts = [text[:400] for text in bundled_model.passages()[:4]]
+    each = [human_text_cost(loaded, [text], penalty("paper")).mean for text in texts]
+    found = human_text_cost(loaded, texts, penalty("paper"))
+    assert found.mean == pytest.approx(sum(each) / 4)
+    assert min(each) <= found.low < found.mean < found.high <= max(each)
+
+
+def test_a_token_that_is_ruled_out_costs_infinitely_much(loaded):
+    found = human_text_cost(loaded, ["to be or not to be or not to be or not"], penalty("no-repeat-ngram:2"))
+    assert found.mean == found.low == found.high == math.inf
+
+
+def test_intervals_cover_the_mean_about_as_often_as_they_say():
+    rng = torch.Generator().manual_seed(0)
+    samples = [estimate(torch.randn(30, generator=rng).tolist()) for _ in range(200)]
+    assert 0.88 < sum(one.low < 0 < one.high for one in samples) / 200 < 0.99
+    with pytest.raises(LZPenaltyError, match="no values"):
+        estimate([])
+
+
+def test_copies_cost_more_than_other_text_and_the_counts_add_up(loaded):
+    tasks = [task for task in copy_tasks(2) if task.kind in ("quote", "list")]
+    quote, numbered, together = copy_cost(loaded, tasks, penalty("guarded"))
+    assert [one.kind for one in (quote, numbered, together)] == ["quote", "list", "all"]
+    assert together.tokens == quote.tokens + numbered.tokens
+    assert together.leaves * together.tokens == pytest.approx(
+        quote.leaves * quote.tokens + numbered.leaves * numbered.tokens
+    )
+    assert 0 < quote.leaves <= quote.stays < 1
+    prose = human_text_cost(loaded, [task.expected for task in tasks if task.kind == "quote"], penalty("guarded"))
+    assert quote.cost.mean > prose.mean + 0.5
+    assert copy_cost(loaded, tasks, penalty("none"))[-1].leaves == 0
+
+
+def test_where_greedy_leaves_the_copy(loaded):
+    """Without the penalty greedy decoding stays on its own continuation at every token; with it, not at all of them."""
+    prompt = bundled_model.prompts()[1]
+    ids = loaded.tokenizer(prompt + "\n\n", return_tensors="pt").input_ids
+    written = loaded.model.generate(ids, do_sample=False, max_new_tokens=60, min_new_tokens=60)[0, ids.shape[1] :]
+    task = CopyTask("own", prompt, loaded.tokenizer.decode(written))
+    assert loaded.tokenizer(task.expected).input_ids == written.tolist()
+    (own, _) = copy_cost(loaded, [task], penalty("guarded"))
+    assert own.stays == 1.0
+    assert 0 < own.leaves < 1
+    assert own.spoilt == 1.0
+
+
+def test_the_command(tmp_path):
+    out = tmp_path / "cost.json"
+    command = [sys.executable, "-m", "lz_penalty", "cost", "none", "guarded", "no-repeat-ngram:3"]
+    options = ["--passages", "1", "--tasks", "1", "--json", "--out", str(out)]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    none, guarded, ruled_out = json.loads(done.stdout)
+    assert none["human_text"] == {"mean": 0, "low": 0, "high": 0}
+    assert none["copies"][-1]["leaves"] == 0 < guarded["copies"][-1]["leaves"]
+    assert ruled_out["human_text"]["mean"] is None
+    saved = json.loads(out.read_text())
+    assert saved["results"] == json.loads(done.stdout)
+    assert saved["plan"]["tasks"] == 1
