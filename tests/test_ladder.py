@@ -67,6 +67,23 @@ def test_thinking_is_ended_where_it_repeats(model, tokenizer, prompts, close):
     assert ended >= 2
 
 
+def test_a_marker_that_begins_like_the_loop(tokenizer):
+    """The first token of the marker prolongs the run: the marker must be finished all the same."""
+    close = "-the end"
+    marker = tokenizer(close).input_ids
+    prompt = tokenizer("<think>").input_ids
+    processor = EndThinkingLogitsProcessor(
+        len(prompt), tokenizer=tokenizer, sections=sections_with(tokenizer, close), **LIMITS
+    )
+    scores = torch.zeros(1, len(tokenizer))
+    scores[0, marker[0]] = 1.0  # a model that writes nothing else
+    ids = list(prompt)
+    for _ in range(60):
+        ids.append(int(processor(torch.tensor([ids]), scores).argmax()))
+    assert len(marker) > 1
+    assert ids[len(prompt) :] == [marker[0]] * 30 + marker + [marker[0]] * (30 - len(marker))
+
+
 def test_answers_are_not_touched(model, tokenizer, prompts):
     answers = [prompt[2:] for prompt in prompts]  # without the marker
     ids, mask = left_padded(answers)
@@ -110,3 +127,5 @@ def test_refusals(tokenizer):
         EndThinkingLogitsProcessor(-1, tokenizer=tokenizer)
     with pytest.raises(LZPenaltyError, match="min_copies = 2"):
         EndThinkingLogitsProcessor(0, tokenizer=tokenizer, min_copies=2)
+    with pytest.raises(LZPenaltyError, match="continuous batching"):
+        EndThinkingLogitsProcessor(0, tokenizer=tokenizer).supports_continuous_batching  # noqa: B018

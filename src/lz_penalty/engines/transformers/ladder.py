@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy.typing as npt
 import torch
 from transformers import LogitsProcessor
 
@@ -25,7 +26,7 @@ MAX_MARKER = 128  # tokens
 class EndThinkingLogitsProcessor(LogitsProcessor):
     """Forces the end-of-thinking marker, token by token, when what is thought is a run of adjacent copies.
 
-        for done in range(len(marker)):
+        for done in reversed(range(len(marker))):
             thought = row without its last `done` tokens
             if thought is in thinking, ends with a run over the threshold, and the last tokens are marker[:done]:
                 force marker[done]
@@ -66,7 +67,7 @@ class EndThinkingLogitsProcessor(LogitsProcessor):
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Return scores `[rows, vocab]` that leave only the marker's next token to rows that are to end their thinking."""
         self.rows.of(input_ids, None)
-        tail = input_ids[:, max(self.prompt_length, input_ids.shape[1] - self._reach - MAX_MARKER) :].tolist()
+        tail = input_ids[:, max(self.prompt_length, input_ids.shape[1] - self._reach - MAX_MARKER) :].cpu().numpy()
         forced = [self._forced(row, tokens) for row, tokens in enumerate(tail)]
         if any(token is not None for token in forced):
             scores = scores.clone()
@@ -88,12 +89,12 @@ class EndThinkingLogitsProcessor(LogitsProcessor):
                 return found
         return None
 
-    def _forced(self, row: int, tokens: list[int]) -> int | None:
-        """The token that this row must go on with, if any."""
-        for done in range(min(self._longest, len(tokens))):
+    def _forced(self, row: int, tokens: npt.NDArray[Any]) -> int | None:
+        """The token that this row must go on with, if any. A marker under way comes first: it may prolong the run."""
+        for done in reversed(range(min(self._longest, len(tokens)))):
             marker = self._closer(self.rows.before(row, done))
-            thought = tokens[: len(tokens) - done]
-            is_next = done < len(marker) and tokens[len(thought) :] == list(marker[:done])
+            thought, written = tokens[: len(tokens) - done], tokens[len(tokens) - done :]
+            is_next = done < len(marker) and tuple(written.tolist()) == marker[:done]
             if is_next and repetition_at_end(thought, **self._limits):
                 return marker[done]
         return None
@@ -109,3 +110,11 @@ class EndThinkingLogitsProcessor(LogitsProcessor):
                 f"marker {text!r}: the tokenizer writes it with {len(ids)} tokens, must be 1 to {MAX_MARKER}."
             )
         return ids
+
+    @property
+    def supports_continuous_batching(self) -> bool:  # type: ignore[override]
+        """Asked by continuous batching, which would hand over only the last token."""
+        raise LZPenaltyError(
+            "continuous batching hands a processor only the last token of each request, so thinking could not be ended: "
+            "use generate without it."
+        )
