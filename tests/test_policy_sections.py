@@ -1,12 +1,17 @@
 """Sections: on the labelled outputs, in several tokenisations; states as constants; bounds; tokenizers."""
 
+import copy
 import random
+import sys
 from collections import Counter
+from pathlib import Path
 
 import hypothesis
 import pytest
 from hypothesis import strategies as st
 from transformers import AddedToken
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from labelled.sections import outputs
 from lz_penalty import LZPenaltyError
@@ -188,8 +193,6 @@ def test_turns_begin_anew(tokenizer):
 
 def grown(tokenizer, tokens, template=None):
     """A copy of the bundled tokenizer with further tokens, some of them special."""
-    import copy
-
     other = copy.deepcopy(tokenizer)
     other.add_tokens([AddedToken(token, special=token.startswith("<|")) for token in tokens])
     other.chat_template = template
