@@ -138,6 +138,22 @@ def overhead(data: dict[str, Any]) -> list[str]:
     return [*lines, "", *textwrap.wrap(about, 118, break_on_hyphens=False)]
 
 
+def policy(data: dict[str, Any]) -> list[str]:
+    read, alone = data["reading"], data["rows"][0]["penalty"]
+    lines = ["| batch | sections of all rows | a row | the penalty's own step |", "|---|---|---|---|"]
+    for row in data["rows"]:
+        each = row["states"] / row["batch"]
+        lines.append(f"| {row['batch']} | {row['states']:.0f} us | {each:.1f} us | {row['penalty']:.0f} us |")
+    about = (
+        f"Reading a token takes {read['again']:.2f} us; {read['first']:.2f} us over a first reading of {data['tokens']:,} "
+        f"tokens, {read['first'] / alone:.1%} of the penalty's own step of one row (vocabulary 151,936, window 512, numba); a "
+        f"token that nothing is known about in its state {read['slow']:.1f} us. The rest is "
+        f"what the processor pays for being a function of the ids alone: it compares all {data['context']} ids of a row "
+        f"with those of the step before. {machine(data)}, a busy machine. `python benchmarks/policy.py`."
+    )
+    return [*lines, "", *textwrap.wrap(about, 118, break_on_hyphens=False)]
+
+
 SHAPES = (
     "Qwen2.5 shapes with dummy weights in bfloat16, context 1,024, greedy: the median step, and what a penalty on every "
     "request adds to it: the mean over interleaved rounds of the difference within a round, and its 95 % interval. "
@@ -269,8 +285,14 @@ def main() -> None:
     fresh[transformers] = replaced(fresh[transformers], "overhead", overhead(results("overhead.json")))
     fresh[stopping] = replaced(fresh[stopping], "detection", detection_costs(results("detection.json")))
     fresh[command] = replaced(fresh[command], "detect-memory", detect_memory(results("detect_memory.json")))
-    engines = {"vllm": vllm, "sglang": sglang, "llama_cpp": engine_tables.llama_cpp, "matrix": engine_tables.matrix}
-    for name, table in engines.items():
+    pages = {
+        "vllm": vllm,
+        "sglang": sglang,
+        "llama_cpp": engine_tables.llama_cpp,
+        "matrix": engine_tables.matrix,
+        "policy": policy,
+    }
+    for name, table in pages.items():
         if (ROOT / "benchmarks" / "results" / f"{name}.json").exists():
             page = ROOT / "docs" / f"{name}.md"
             old[page] = page.read_text()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -149,11 +149,7 @@ class LZPenaltyConfig:
         given = {key: value for key, value in request.items() if isinstance(key, str) and key.startswith("lz_")}
         for key, value in given.items():
             if key not in REQUEST_FIELDS:
-                close = difflib.get_close_matches(key, REQUEST_FIELDS, n=1, cutoff=0.0)[0]
-                raise LZPenaltyError(
-                    f"{show(key)[1:-1]} = {show(value)}: unknown field. Did you mean {close}? "
-                    f"Known: {', '.join(REQUEST_FIELDS)}."
-                )
+                raise unknown_field(key, value, REQUEST_FIELDS)
         if not given:
             return default
 
@@ -183,6 +179,15 @@ PRESETS: dict[str, Callable[..., LZPenaltyConfig]] = {
 REQUEST_FIELDS = {"lz_penalty": "strength", "lz_preset": "preset"} | {
     "lz_" + field.name: field.name for field in fields(LZPenaltyConfig) if field.name != "strength"
 }
+
+
+def unknown_field(key: str, value: Any, known: Iterable[str]) -> LZPenaltyError:
+    """The error for a request field that there is not."""
+    known = list(known)
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
+    return LZPenaltyError(
+        f"{show(key)[1:-1]} = {show(value)}: unknown field. Did you mean {close}? Known: {', '.join(known)}."
+    )
 
 
 def _from_json(key: str, value: Any) -> Any:

@@ -33,6 +33,8 @@ class ContinuousLZPenalty(continuous.ContinuousBatchingLogitsProcessor):
     """The processor's form in continuous batching; a request's `lz_config` replaces the default settings."""
 
     def __init__(self, processor: LZPenaltyLogitsProcessor) -> None:
+        if hasattr(processor, "policy"):
+            raise LZPenaltyError("continuous batching takes no policy yet: use one LZPenaltyConfig for all sections.")
         self.supported_kwargs = {"lz_config": LZPenaltyConfig}
         self.ignored_kwargs = ()
         self.config = processor.config

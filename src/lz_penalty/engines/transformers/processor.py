@@ -78,9 +78,13 @@ class LZPenaltyLogitsProcessor(LogitsProcessor):
 
     def _starts(self, input_ids: torch.Tensor) -> torch.Tensor | None:
         """Where each row's context begins: behind its left padding, or behind the prompt."""
+        if self.config.include_prompt:
+            return self._behind_padding(input_ids)
         rows, length = input_ids.shape
-        if not self.config.include_prompt:
-            return self._prompt_ends(rows, length, input_ids.device)
+        return self._prompt_ends(rows, length, input_ids.device)
+
+    def _behind_padding(self, input_ids: torch.Tensor) -> torch.Tensor | None:
+        rows, length = input_ids.shape
         if self.padding is not None:
             return self._padding_of(rows, input_ids.device)
         if self.pad_token_id is None or not length:

@@ -1,0 +1,203 @@
+"""Where a text is, byte by byte: prose, fenced code, JSON, or between two markers. Each place is a small constant value.
+
+    place = Prose()
+    for byte in text:
+        place = place.after(byte)
+
+`section` is that of the byte to come: a section begins behind the byte that opens it and ends behind the one that
+closes it. Every value is bounded, so that there are finitely many places; markers are looked for in `sections`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+__all__ = ["ANSWER", "CODE", "SECTIONS", "TABLE", "THINKING", "TOOL_CALL", "Code", "Json", "Marked", "Pair", "Prose"]
+
+SECTIONS = THINKING, ANSWER, CODE, TOOL_CALL, TABLE = "thinking", "answer", "code", "tool_call", "table"
+
+# Where in its line a text is: nothing but indentation so far; in a run of fence characters that began the line; only
+# blanks behind it; in the info string behind it; anywhere else.
+START, RUN, TAIL, INFO, MIDDLE = range(5)
+
+NEWLINE, BACKTICK, PIPE, QUOTE, BACKSLASH = b'\n`|"\\'
+BLANKS = frozenset(b" \t\r")
+INDENTS = frozenset(b" \t\r>")  # a fence or table may stand in a quotation
+FENCES = frozenset(b"`~")
+WORDS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
+JSON_OPENS, JSON_CLOSES = frozenset(b"{["), frozenset(b"}]")
+JSON_BLANKS, JSON_NUMBERS = frozenset(b" \t\r\n"), frozenset(b"-0123456789")
+JSON_REST = JSON_BLANKS | JSON_NUMBERS | frozenset(b",:+.eEtrufalsn")  # true, false, null
+TRIGGERS = b'\n`~|{[>"\\'  # without one of these, a token with a word in it only moves on in its line
+
+LEAST_RUN, MOST_RUN, MOST_INDENT, MOST_FENCES, MOST_DEPTH = 3, 64, 64, 8, 256
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Markers around a section: "thinking" or "tool_call". Without `close` it lasts to the end of the turn."""
+
+    section: str
+    open: str
+    close: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The line that opened a block of code."""
+
+    char: int
+    run: int
+    indent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prose:
+    """The text of an answer, tables in it included."""
+
+    line: int = START
+    indent: int = 0
+    run: int = 0
+    char: int = 0
+    inline: bool = False
+    table: bool = False
+
+    @property
+    def section(self) -> str:
+        """A fence is believed from its third character on; a table lasts until a line does not begin with a pipe."""
+        if self.run >= LEAST_RUN:
+            return CODE
+        return TABLE if self.table else ANSWER
+
+    @property
+    def takes_markers(self) -> bool:
+        """Not in inline code, tables and info strings: there, markers are talked about."""
+        return not (self.inline or self.table or self.run)
+
+    def after(self, byte: int) -> Place:
+        """The place behind one more byte."""
+        if self.line == MIDDLE:
+            if byte == NEWLINE:
+                return Prose(table=self.table)
+            return replace(self, inline=not self.inline) if byte == BACKTICK else self
+        if self.line == START:
+            return self._begun(byte)
+        if self.line == RUN and byte == self.char:
+            return replace(self, run=min(self.run + 1, MOST_RUN))
+        if self.run < LEAST_RUN:
+            return Prose(MIDDLE, inline=self.char == BACKTICK and self.run % 2 == 1).after(byte)
+        if byte == NEWLINE:
+            return Code((Fence(self.char, self.run, self.indent),))
+        if byte == BACKTICK == self.char:  # inline code that began the line
+            return Prose(MIDDLE, inline=self.run % 2 == 0)
+        return replace(self, line=INFO)
+
+    def _begun(self, byte: int) -> Place:
+        if byte in INDENTS:
+            return replace(self, indent=min(self.indent + (4 if byte == 9 else 1), MOST_INDENT))
+        if byte in FENCES:
+            return Prose(RUN, self.indent, 1, byte)
+        if byte in JSON_OPENS:
+            return Json(1, sure=False)
+        return Prose() if byte == NEWLINE else Prose(MIDDLE, table=byte == PIPE)
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Inside fences, the innermost last. A fence with an info string inside a fence opens another one."""
+
+    fences: tuple[Fence, ...]
+    line: int = START
+    indent: int = 0
+    run: int = 0
+
+    section = CODE
+    takes_markers = False
+
+    def after(self, byte: int) -> Place:
+        """The place behind one more byte."""
+        if byte == NEWLINE:
+            return self._next_line()
+        if self.line == MIDDLE:
+            return self
+        fence = self.fences[-1]
+        if self.line == START and byte in INDENTS:
+            return replace(self, indent=min(self.indent + (4 if byte == 9 else 1), MOST_INDENT))
+        if self.line in (START, RUN) and byte == fence.char:
+            return replace(self, line=RUN, run=min(self.run + 1, MOST_RUN))
+        if self.line in (RUN, TAIL) and byte in BLANKS:
+            return replace(self, line=TAIL)
+        if self.line in (RUN, TAIL) and self.run >= fence.run and byte in WORDS:
+            return replace(self, line=INFO)
+        if self.line == INFO and not byte == BACKTICK == fence.char:
+            return self
+        return Code(self.fences, MIDDLE)
+
+    def _next_line(self) -> Place:
+        fence = self.fences[-1]
+        if self.line in (RUN, TAIL) and self.run >= fence.run and self.indent <= fence.indent + 3:
+            return Code(self.fences[:-1]) if len(self.fences) > 1 else Prose()
+        if self.line == INFO and len(self.fences) < MOST_FENCES:
+            return Code((*self.fences, Fence(fence.char, self.run, self.indent)))
+        return Code(self.fences)
+
+
+@dataclass(frozen=True, slots=True)
+class Json:
+    """In JSON that began a line. Whatever JSON cannot hold shows that it was none; the first thing in it decides.
+
+    `string` is 0 outside of strings, 1 inside, 2 behind a backslash.
+    """
+
+    depth: int
+    string: int = 0
+    sure: bool = True
+
+    takes_markers = False
+
+    @property
+    def section(self) -> str:
+        """A bracket alone may begin a link as well."""
+        return TOOL_CALL if self.sure else ANSWER
+
+    def after(self, byte: int) -> Place:
+        """The place behind one more byte."""
+        if self.string:
+            if byte == NEWLINE:
+                return Prose()
+            if self.string == 2:
+                return Json(self.depth, 1)
+            return Json(self.depth, 2) if byte == BACKSLASH else Json(self.depth) if byte == QUOTE else self
+        if byte == QUOTE:
+            return Json(self.depth, 1)
+        if byte in JSON_OPENS and self.depth < MOST_DEPTH:
+            return Json(self.depth + 1)
+        if byte in JSON_CLOSES:
+            return Json(self.depth - 1) if self.depth > 1 else Prose(MIDDLE)
+        if self.sure:
+            return self if byte in JSON_REST else Prose(MIDDLE).after(byte)
+        if byte in JSON_BLANKS:
+            return self
+        return Json(self.depth) if byte in JSON_NUMBERS else Prose(MIDDLE).after(byte)
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """Between two markers: only markers matter. `around` is the thinking that a tool call interrupts."""
+
+    pair: Pair
+    around: Pair | None = None
+
+    takes_markers = False
+
+    @property
+    def section(self) -> str:
+        """What the markers say."""
+        return self.pair.section
+
+    def after(self, byte: int) -> Place:
+        """The same place: nothing but a marker ends it."""
+        return self
+
+
+Place = Prose | Code | Json | Marked
