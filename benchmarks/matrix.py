@@ -143,14 +143,23 @@ def main() -> None:
     parser.add_argument(
         "--python", action="append", default=[], metavar=".venv-NAME=PATH", help="an interpreter that lies elsewhere"
     )
+    parser.add_argument("--only", action="append", help="run this engine; of the others keep what --out has")
     options = parser.parse_args()
     there = pythons(options.python)
+    unknown = set(options.only or ()) - set(there)
+    if unknown:
+        parser.error(f"--only {', '.join(unknown)}: here are {', '.join(there)}")
     fields = [config and config.to_request() for config in SETTINGS.values()]
     inputs = prompts()
     requests = [{"prompt": prompt, "fields": one} for one in fields for prompt in inputs]
     truth = run(REFERENCE, there.pop(REFERENCE), requests)
+    kept = json.loads(options.out.read_text()) if options.only else {"rows": [], "versions": {}}
     rows, versions, failed = [], {}, []
     for engine, python in there.items():
+        if options.only and engine not in options.only:
+            rows += [row for row in kept["rows"] if row["engine"] == engine]
+            versions[engine] = kept["versions"][engine]
+            continue
         try:
             result = run(engine, python, requests)
         except (EngineFailed, subprocess.TimeoutExpired) as error:  # the others' results are worth having

@@ -196,7 +196,7 @@ def sglang(requests: Requests, new: int) -> dict[str, Any]:
         {"prompt": one["prompt"], "max_new_tokens": new, "temperature": 0, "custom_params": one["fields"]}
         for one in requests
     ]
-    return {"tokens": [completions[0] for completions in generate(tasks)["tokens"]]}
+    return {"tokens": generate(tasks)["tokens"]}
 
 
 def version(packages: tuple[str, ...]) -> str:
