@@ -14,6 +14,26 @@ from pathlib import Path
 from typing import Any
 
 CONTEXT = 1024
+ALONE = "32B"  # no second engine fits beside it
+PAPER, GUARDED, REPETITION, FREQUENCY = "LZ paper", "LZ guarded", "repetition 1.2", "frequency 0.3"
+
+
+def contender_settings(none: str, idle: str, field: str) -> dict[str, dict[str, Any]]:
+    """Sampling parameters of every contender.
+
+    Args:
+        none: what the engine without us is called.
+        idle: what ours is called where no request asks for the penalty.
+        field: of the engine's sampling parameters, where the penalty's settings go.
+    """
+    return {
+        none: {},
+        idle: {},
+        PAPER: {field: {"lz_preset": "paper"}},
+        GUARDED: {field: {"lz_preset": "guarded"}},
+        REPETITION: {"repetition_penalty": 1.2},
+        FREQUENCY: {"frequency_penalty": 0.3},
+    }
 
 
 @dataclass(frozen=True)

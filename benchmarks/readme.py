@@ -184,14 +184,19 @@ def added(row: dict[str, Any] | None, base: dict[str, Any]) -> str:
     return f"{row['cost']:+.2%}{bounds}"
 
 
-def vllm(data: dict[str, Any]) -> list[str]:
-    shown = {
-        "processor, no request asks": "idle processor",
+def contender_columns(ours: str, engine: str) -> dict[str, str]:
+    """The contenders that are shown, and under which names."""
+    return {
+        f"{ours}, no request asks": f"idle {ours}",
         "LZ paper": "LZ paper",
         "LZ guarded": "LZ guarded",
-        "repetition 1.2": "vLLM's repetition 1.2",
-        "frequency 0.3": "vLLM's frequency 0.3",
+        "repetition 1.2": f"{engine}'s repetition 1.2",
+        "frequency 0.3": f"{engine}'s frequency 0.3",
     }
+
+
+def vllm(data: dict[str, Any]) -> list[str]:
+    shown = contender_columns("processor", "vLLM")
     ours = [row for row in data["summary"] if row["contender"] == "LZ paper" and row["shape"] == "7B"]
     host = " and ".join(f"{row['host_us']:.0f} us at batch {row['batch']}" for row in ours)
     arrival = " and ".join(f"{row['arrival_us'] / 1e3:.1f} ms for {row['batch']}" for row in ours)
@@ -206,13 +211,7 @@ def vllm(data: dict[str, Any]) -> list[str]:
 
 
 def sglang(data: dict[str, Any]) -> list[str]:
-    shown = {
-        "plug-in, no request asks": "idle plug-in",
-        "LZ paper": "LZ paper",
-        "LZ guarded": "LZ guarded",
-        "repetition 1.2": "SGLang's repetition 1.2",
-        "frequency 0.3": "SGLang's frequency 0.3",
-    }
+    shown = contender_columns("plug-in", "SGLang")
     lines: list[str] = []
     for how, title in (("engine", "engine, overlap on"), ("one-batch", "one-batch benchmark")):
         rows = [row for row in data["summary"] if row["how"] == how]

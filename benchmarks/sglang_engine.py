@@ -38,7 +38,13 @@ os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path[:3], os.environ.get("PYTHO
 import numpy as np  # noqa: E402
 
 from benchmarks.engine_runs import (  # noqa: E402
+    ALONE,
     CONTEXT,
+    FREQUENCY,
+    GUARDED,
+    PAPER,
+    REPETITION,
+    contender_settings,
     earlier,
     parser,
     random_prompts,
@@ -49,20 +55,10 @@ from benchmarks.engine_runs import (  # noqa: E402
 from benchmarks.sglang_watch import FILE, LOGITS, notes  # noqa: E402
 from benchmarks.workload import machine  # noqa: E402
 
-NONE, IDLE, PAPER, GUARDED, REPETITION, FREQUENCY = (
-    "no plug-in", "plug-in, no request asks", "LZ paper", "LZ guarded", "repetition 1.2", "frequency 0.3",
-)  # fmt: skip
-SETTINGS: dict[str, dict[str, Any]] = {
-    NONE: {},
-    IDLE: {},
-    PAPER: {"custom_params": {"lz_preset": "paper"}},
-    GUARDED: {"custom_params": {"lz_preset": "guarded"}},
-    REPETITION: {"repetition_penalty": 1.2},
-    FREQUENCY: {"frequency_penalty": 0.3},
-}
+NONE, IDLE = "no plug-in", "plug-in, no request asks"
+SETTINGS = contender_settings(NONE, IDLE, "custom_params")
 OURS = (IDLE, PAPER, GUARDED)
 GREEDY = {"temperature": 0, "ignore_eos": True}
-ALONE = "32B"  # no second engine beside it
 WATCH = "lz_penalty_watch"
 
 

@@ -29,8 +29,14 @@ os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # a processor means V1 u
 import numpy as np  # noqa: E402
 
 from benchmarks.engine_runs import (  # noqa: E402
+    ALONE,
     CONTEXT,
+    FREQUENCY,
+    GUARDED,
+    PAPER,
+    REPETITION,
     SHAPES,
+    contender_settings,
     earlier,
     parser,
     random_prompts,
@@ -41,20 +47,10 @@ from benchmarks.engine_runs import (  # noqa: E402
 from benchmarks.vllm_timed import FILE, notes  # noqa: E402
 from benchmarks.workload import machine  # noqa: E402
 
-NONE, IDLE, PAPER, GUARDED, REPETITION, FREQUENCY = (
-    "no processor", "processor, no request asks", "LZ paper", "LZ guarded", "repetition 1.2", "frequency 0.3",
-)  # fmt: skip
-SETTINGS: dict[str, dict[str, Any]] = {
-    NONE: {},
-    IDLE: {},
-    PAPER: {"extra_args": {"lz_preset": "paper"}},
-    GUARDED: {"extra_args": {"lz_preset": "guarded"}},
-    REPETITION: {"repetition_penalty": 1.2},
-    FREQUENCY: {"frequency_penalty": 0.3},
-}
+NONE, IDLE = "no processor", "processor, no request asks"
+SETTINGS = contender_settings(NONE, IDLE, "extra_args")
 OURS = (IDLE, PAPER, GUARDED)
 HOST = ("host_us", "arrival_us")
-ALONE = "32B"  # no second engine beside it
 
 
 # ---------------------------------------------------------------- engines

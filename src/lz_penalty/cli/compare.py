@@ -11,12 +11,14 @@ from rich.console import Console
 from rich.progress import Progress, TimeRemainingColumn
 from rich.table import Table
 
+from lz_penalty.cli.options import DEVICE, DTYPE, MODEL
+
 DEFAULT = "none repetition:1.2 frequency:0.3 dry:0.8 sglang paper guarded failsafe"
 
 
 def compare(
     penalties: list[str] = typer.Argument(None, help=f"Which penalties; by default {DEFAULT}."),
-    model: str = typer.Option("bundled", "--model", "-m", help="`bundled`, a Hugging Face id, or a folder."),
+    model: str = MODEL,
     prompts: int = typer.Option(128, min=1, max=256, help="How many open-ended prompts."),
     tokens: int = typer.Option(
         1024, min=1, max=100_000, help="How many tokens to continue each; the model may not end."
@@ -25,10 +27,8 @@ def compare(
     problems: int = typer.Option(200, min=0, max=10_000, help="How many reasoning problems; 0 leaves them out."),
     out: Path = typer.Option(None, help="Write results here as JSON after each penalty; go on from it if it exists."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
-    device: str = typer.Option("auto", help="auto, cpu, cuda, mps."),
-    dtype: str = typer.Option(
-        "auto", help="auto (float32 on a CPU, else the model's own), float32, bfloat16, float16."
-    ),
+    device: str = DEVICE,
+    dtype: str = DTYPE,
 ) -> None:
     """Greedy text under many penalties: how often it loops, what human text costs, and whether reasoning survives.
 

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from lz_penalty.cli.options import DEVICE, DTYPE, MODEL
+
 if TYPE_CHECKING:
     from lz_penalty.evaluation.harm import Harm
 
@@ -20,15 +22,13 @@ DEFAULT = "none repetition:1.2 frequency:0.3 dry:0.8 sglang paper guarded guarde
 
 def cost(
     penalties: list[str] = typer.Argument(None, help=f"Which penalties; by default {DEFAULT}."),
-    model: str = typer.Option("bundled", "--model", "-m", help="`bundled`, a Hugging Face id, or a folder."),
+    model: str = MODEL,
     passages: int = typer.Option(64, min=1, max=64, help="How many passages of human text."),
     tasks: int = typer.Option(4, min=1, max=1_000, help="How many copying tasks of each kind."),
     out: Path = typer.Option(None, help="Write the results here, as JSON."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
-    device: str = typer.Option("auto", help="auto, cpu, cuda, mps."),
-    dtype: str = typer.Option(
-        "auto", help="auto (float32 on a CPU, else the model's own), float32, bfloat16, float16."
-    ),
+    device: str = DEVICE,
+    dtype: str = DTYPE,
 ) -> None:
     """What penalties cost on human text and on copies, in bits; nothing is generated, so it takes seconds.
 

@@ -11,9 +11,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from lz_penalty.cli.options import MODEL
+
 
 def duality(
-    model: str = typer.Option("bundled", "--model", "-m", help="`bundled`, a Hugging Face id, or a folder."),
+    model: str = MODEL,
     passages: int = typer.Option(4, min=1, max=64, help="How many passages of human text to compress."),
     characters: int = typer.Option(100_000, min=1, max=100_000, help="Of each passage, at most this many."),
     penalty: list[str] = typer.Option(["paper", "guarded"], "--penalty", "-p", help="The model with these, too."),

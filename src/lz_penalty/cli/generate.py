@@ -6,16 +6,18 @@ from pathlib import Path
 
 import typer
 
+from lz_penalty.cli.options import DEVICE, MODEL
+
 
 def generate(
     prompt: str = typer.Argument("", help="The prompt; leave it out with --file."),
-    model: str = typer.Option("bundled", "--model", "-m", help="`bundled`, a Hugging Face id, or a folder."),
+    model: str = MODEL,
     penalty: str = typer.Option("guarded", "--penalty", "-p", help="NAME[:VALUE][,FIELD=VALUE ...], or `none`."),
     file: Path = typer.Option(None, "--file", "-f", help="Read the prompt from this file."),
     tokens: int = typer.Option(256, "--tokens", "-n", min=1, max=1_000_000, help="Write at most this many tokens."),
     temperature: float = typer.Option(0.0, min=0.0, max=100.0, help="0 takes the likeliest token each time."),
     seed: int = typer.Option(0, help="For temperatures above 0."),
-    device: str = typer.Option("auto", help="auto, cpu, cuda, mps."),
+    device: str = DEVICE,
     chat: bool = typer.Option(False, help="Put the prompt into the model's chat template."),
 ) -> None:
     """Write text with a penalty, streamed as it comes.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lz_penalty.config import PRESETS
 from lz_penalty.errors import LZPenaltyError, show
 from lz_penalty.evaluation.penalties import penalty as named
+from lz_penalty.evaluation.replay.log import STYLES
 
 if TYPE_CHECKING:
     from inspect_ai.model import GenerateConfig
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "LZ_FIELD", "check_penalty", "generate_config", "is_lz"]
 
 KINDS = ("transformers", "vllm", "sglang", "inspect")
-LZ_FIELD = {"vllm": "vllm_xargs", "sglang": "custom_params"}  # where the servers look for `lz_*`
+LZ_FIELD = {kind: place for kind, place in STYLES.items() if place is not None}  # where servers look for `lz_*`
 LOCAL_FIELD = "lz_penalty_local"  # what `local.py` reads
 # Which baselines each kind knows, and whether as a field of inspect-ai or of the server's own.
 BASELINES = {
