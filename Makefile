@@ -107,6 +107,7 @@ check: $(STAMP)   ## lint, format, types, import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python benchmarks/readme.py --check
+	$(BIN)/python benchmarks/figures.py --check
 
 bench: $(STAMP)   ## what the penalty costs on this machine's CPU
 	$(BIN)/python benchmarks/cpu.py
