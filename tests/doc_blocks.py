@@ -89,6 +89,9 @@ def check_names(code: str) -> None:
     objects = {name: named(path) for name, path in ours.items()}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in objects:
-            known = {parameter.name for parameter in objects[node.func.id].parameters}
+            parameters = objects[node.func.id].parameters
+            if any(parameter.kind is griffe.ParameterKind.var_keyword for parameter in parameters):
+                continue
+            known = {parameter.name for parameter in parameters}
             unknown = {keyword.arg for keyword in node.keywords if keyword.arg} - known
             assert not unknown, f"{node.func.id} takes no {', '.join(unknown)}; it takes {', '.join(sorted(known))}"
