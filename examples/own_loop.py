@@ -20,7 +20,7 @@ def main(name: str = "") -> str:
     tokens = tokenizer("The old man looked at the sea, and said that", return_tensors="pt").input_ids  # [rows, length]
     config = LZPenaltyConfig.guarded(exempt_token_ids=[tokenizer.eos_token_id])
     for _ in range(100):
-        logits = model(tokens).logits[:, -1]  # [rows, vocabulary]
+        logits = model(tokens).logits[:, -1].float()  # [rows, vocabulary]
         apply_lz_penalty_(logits, tokens, config=config)
         tokens = torch.cat([tokens, logits.argmax(-1, keepdim=True)], dim=1)
     return tokenizer.decode(tokens[0])

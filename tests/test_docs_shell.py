@@ -126,9 +126,9 @@ def test_shell(block, tmp_path, monkeypatch):
     ],
 )
 def test_the_check_of_shell_can_fail(line, tmp_path):
+    (words,) = commands(line)
     with pytest.raises(Exception):  # noqa: B017, PT011
-        for words in commands(line):
-            check_command(words, tmp_path)
+        check_command(words, tmp_path)
 
 
 @pytest.mark.parametrize("block", of_language("toml"), ids=str)
