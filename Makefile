@@ -37,6 +37,12 @@ docs: $(STAMP)    ## the documentation site, into site/
 	$(BIN)/typer lz_penalty.cli utils docs --name lz-penalty | $(CLI_PAGE) > docs/cli.md
 	$(BIN)/zensical build --strict --clean
 
+dist: $(STAMP)    ## wheel and sdist, checked, and the wheel tried in an empty environment
+	rm -rf dist build/dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/python -m build --no-isolation --wheel --outdir build/dist .
+	$(BIN)/python tests/check_dist.py dist build/dist
+
 test: $(STAMP)    ## all tests, on every backend that runs here
 	$(BIN)/python -m pytest
 
