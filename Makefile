@@ -7,8 +7,8 @@ VLLM   := .venv-vllm
 SGLANG := .venv-sglang
 MLX    := .venv-mlx
 LLAMA  := .venv-llama-cpp
-# The help of all commands as a page; brackets would be links.
-CLI_PAGE := sed -e '1s/.*/\# The command line/' -e '/^\* /s/\([^t]\)\[/\1\\[/g' -e '$${/^$$/d}'
+# The help of all commands as a page, without its list of their first words; brackets would be links.
+CLI_PAGE := sed -e '1s/.*/\# The command line/' -e '/^\*\*Commands/,/^\#\# /{/^\#\# /!d}' -e '/^\* /s/\([^t]\)\[/\1\\[/g' -e '$${/^$$/d}'
 
 .DEFAULT_GOAL := help
 .PHONY: help demo docs dist report test test-vllm test-sglang test-llama-cpp test-mlx matrix soak-vllm fuzz-native check bench \

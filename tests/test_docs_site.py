@@ -77,7 +77,7 @@ def test_the_page_of_commands_is_current():
     command = [sys.executable, "-m", "typer", "lz_penalty.cli", "utils", "docs", "--name", "lz-penalty"]
     fresh = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8").replace("\\[", "[")
-    assert page.split("\n", 1)[1].rstrip() == fresh.split("\n", 1)[1].rstrip(), "run `make docs`"
+    assert page.split("\n## ")[1:] == (fresh.rstrip() + "\n").split("\n## ")[1:], "run `make docs`"
 
 
 def test_the_numbers_of_the_diagram_are_the_reference_s():
