@@ -11,7 +11,12 @@ from pathlib import Path
 import griffe
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "labelled" / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "labelled" / "README.md",
+    *sorted(ROOT.glob("docs/**/*.md")),
+]
 FENCE = re.compile(
     r"(?:^<!-- not run: (?P<why>.+?) -->\n+)?^(?P<fence>```+) *(?P<info>[^\n`]*)\n(?P<text>.*?)^(?P=fence) *$",
     re.MULTILINE | re.DOTALL,

@@ -44,7 +44,7 @@ def site():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "No issues found" in done.stdout + done.stderr
-    return {path: Page(path) for path in (ROOT / "site").glob("*.html")}
+    return {path: Page(path) for path in (ROOT / "site").rglob("*.html")}
 
 
 def test_no_link_is_dead(site):
@@ -61,6 +61,13 @@ def test_no_link_is_dead(site):
     assert not dead
 
 
+def test_what_pages_load_is_there(site):
+    for path, page in site.items():
+        for load in page.loads:
+            if path.name != "404.html" and not urlsplit(load).scheme:
+                assert (path.parent / unquote(urlsplit(load).path)).exists(), (path.name, load)
+
+
 def test_nothing_is_fetched_from_elsewhere(site):
     outside = {load for page in site.values() for load in page.loads if urlsplit(load).scheme not in ("", "data")}
     styles = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "site").rglob("*.css"))
@@ -70,7 +77,8 @@ def test_nothing_is_fetched_from_elsewhere(site):
 
 def test_every_page_is_in_the_navigation(site):
     config = (ROOT / "zensical.toml").read_text(encoding="utf-8")
-    assert [path.name for path in (ROOT / "docs").glob("*.md") if f'"{path.name}"' not in config] == []
+    pages = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
+    assert [page for page in pages if f'"{page}"' not in config] == []
 
 
 def test_the_page_of_commands_is_current():
@@ -124,7 +132,7 @@ def test_in_a_browser_from_disk_search_works_and_nothing_is_asked_of_the_network
         page.on("request", lambda asked: wrong.append(asked.url) if asked.url.startswith("http") else None)
         page.goto((ROOT / "site" / "index.html").as_uri())
         page.keyboard.press("Control+k")
-        page.keyboard.type("escalation")
-        page.get_by_text("Options beyond the paper").first.wait_for(timeout=20_000)
+        page.keyboard.type("escalation", delay=50)
+        page.get_by_text(re.compile(r"^\d+ results$")).wait_for(timeout=20_000)
         window.close()
     assert not wrong

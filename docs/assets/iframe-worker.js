@@ -8,7 +8,7 @@ if (location.protocol === "file:") {
       this.frame.hidden = true;
       document.body.append(this.frame);
       this.scope = this.frame.contentWindow;
-      this.scope.postMessage = (data) => this.onmessage?.(new MessageEvent("message", { data }));
+      this.scope.postMessage = (data) => this.deliver(this, data);
       const script = this.scope.document.createElement("script");
       script.src = new URL(url, location.href).href;
       script.onload = () => {
@@ -21,7 +21,13 @@ if (location.protocol === "file:") {
 
     postMessage(data) {
       if (!this.loaded) this.waiting.push(data);
-      else setTimeout(() => this.scope.onmessage?.(new MessageEvent("message", { data })));
+      else this.deliver(this.scope, data);
+    }
+
+    // As between threads: a copy of the data, and later.
+    deliver(receiver, data) {
+      const copy = structuredClone(data);
+      setTimeout(() => receiver.onmessage?.(new MessageEvent("message", { data: copy })));
     }
 
     terminate() {
