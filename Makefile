@@ -7,9 +7,11 @@ VLLM   := .venv-vllm
 SGLANG := .venv-sglang
 MLX    := .venv-mlx
 LLAMA  := .venv-llama-cpp
+# The help of all commands as a page, without its list of their first words; brackets would be links.
+CLI_PAGE := sed -e '1s/.*/\# The command line/' -e '/^\*\*Commands/,/^\#\# /{/^\#\# /!d}' -e '/^\* /s/\([^t]\)\[/\1\\[/g' -e '$${/^$$/d}'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo report test test-vllm test-sglang test-llama-cpp test-mlx matrix soak-vllm fuzz-native check bench \
+.PHONY: help demo docs dist report test test-vllm test-sglang test-llama-cpp test-mlx matrix soak-vllm fuzz-native check bench \
 	bench-llama-cpp format clean
 
 help:             ## this list
@@ -20,8 +22,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		constriction hypothesis import-linter inspect-ai inspect-evals matplotlib mypy numba openai pre-commit pyarrow \
-		pydivsufsort pytest 'ray[data]' ruff scipy 'transformers[serving]' triton --editable .
+		build constriction hatchling hypothesis import-linter inspect-ai inspect-evals matplotlib mkdocstrings-python mypy \
+		numba openai pre-commit pyarrow pydivsufsort pytest 'ray[data]' ruff scipy 'transformers[serving]' triton zensical \
+		--editable .
 	touch $@
 
 demo: $(STAMP)    ## the penalty at work on a small language model
@@ -29,6 +32,16 @@ demo: $(STAMP)    ## the penalty at work on a small language model
 
 report: $(STAMP)  ## figures, tables and pages of the committed small study, from its results.csv
 	$(BIN)/lz-penalty report studies/small --from-tables
+
+docs: $(STAMP)    ## the documentation site, into site/
+	$(BIN)/typer lz_penalty.cli utils docs --name lz-penalty | $(CLI_PAGE) > docs/cli.md
+	$(BIN)/zensical build --strict --clean
+
+dist: $(STAMP)    ## wheel and sdist, checked, and the wheel tried in an empty environment
+	rm -rf dist build/dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/python -m build --no-isolation --wheel --outdir build/dist .
+	$(BIN)/python tests/check_dist.py dist build/dist
 
 test: $(STAMP)    ## all tests, on every backend that runs here
 	$(BIN)/python -m pytest
@@ -100,6 +113,7 @@ check: $(STAMP)   ## lint, format, types, import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python benchmarks/readme.py --check
+	$(BIN)/python benchmarks/figures.py --check
 
 bench: $(STAMP)   ## what the penalty costs on this machine's CPU
 	$(BIN)/python benchmarks/cpu.py
@@ -109,5 +123,5 @@ format: $(STAMP)  ## make the code look as `check` wants it
 	$(BIN)/ruff format .
 
 clean:            ## remove what was installed and cached
-	rm -rf $(VENV) $(VLLM) $(SGLANG) $(MLX) $(LLAMA) build .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM) $(SGLANG) $(MLX) $(LLAMA) build dist site .ruff_cache .mypy_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +

@@ -11,6 +11,7 @@ from typing import Any
 import engine_tables
 import evaluation_tables
 import labelled_tables
+import site_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -273,14 +274,21 @@ def main() -> None:
     detection, stopping = ROOT / "docs" / "detection.md", ROOT / "docs" / "stopping.md"
     command = ROOT / "docs" / "detect-command.md"
     duality, cost = ROOT / "docs" / "duality.md", ROOT / "docs" / "cost.md"
-    pages = (readme, transformers, choosing, detection, stopping, command, duality, cost)
+    shown, limits = ROOT / "docs" / "results.md", ROOT / "docs" / "limitations.md"
+    pages = (readme, transformers, choosing, detection, stopping, command, duality, cost, shown, limits)
     fresh = {path: path.read_text() for path in pages}
     old = dict(fresh)
     compared, swept = results("compare.json"), results("sweep.json")
     fresh[readme] = replaced(fresh[readme], "compare", [*comparison(compared), "", *about_comparison(compared)])
     swept["results"].sort(key=lambda row: (row["penalty"].split(":")[0], row["penalty"].split(",")[1:], row["penalty"]))
     fresh[choosing] = replaced(fresh[choosing], "sweep", [*comparison(swept), "", *about_comparison(swept)])
-    fresh[readme] = replaced(fresh[readme], "costs", [*gpu(results("h200.json")), "", *cpu(results("cpu.json"))])
+    h200 = results("h200.json")
+    fresh[readme] = replaced(
+        fresh[readme], "cost-in-short", site_tables.cost_in_short(h200, microseconds, machine(h200))
+    )
+    fresh[shown] = replaced(fresh[shown], "costs", [*gpu(h200), "", *cpu(results("cpu.json"))])
+    fresh[limits] = replaced(fresh[limits], "asked-for", site_tables.asked_for(results("cost.json")))
+    fresh[limits] = replaced(fresh[limits], "weak", site_tables.weak(compared))
     fresh[transformers] = replaced(fresh[transformers], "overhead", overhead(results("overhead.json")))
     fresh[stopping] = replaced(fresh[stopping], "detection", detection_costs(results("detection.json")))
     fresh[command] = replaced(fresh[command], "detect-memory", detect_memory(results("detect_memory.json")))

@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from greedy import PRESETS, generate
@@ -122,6 +123,16 @@ def test_completions(server, expect):
     assert complete(server) == expect(None)  # the next request is free of it
     _, answer = post(server, "completions", prompt=TEXT, max_tokens=NEW, stream=True, **GUARDED)
     assert "".join(chunk["choices"][0]["text"] for chunk in streamed(answer)) == want
+
+
+def test_the_client_of_the_examples(server, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parent.parent / "examples")
+    import http_client
+
+    name = str(bundled_model.path())
+    got = http_client.main(f"{server}/v1", name, "transformers", TEXT)
+    assert got == complete(server, max_tokens=200, **http_client.SETTINGS)
+    assert got != complete(server, max_tokens=200)
 
 
 def test_every_setting_arrives(server, expect):

@@ -14,7 +14,7 @@ from requests_and_truth import Request
 
 from lz_penalty import bundled_model
 
-__all__ = ["ENGINE", "RETRACT", "EngineFailed", "as_tasks", "generate", "serve"]
+__all__ = ["ENGINE", "RETRACT", "EngineFailed", "as_tasks", "environment", "generate", "serve"]
 
 HERE = Path(__file__).resolve().parent
 ENGINE = {
@@ -49,6 +49,12 @@ def as_tasks(requests: list[Request], **sampling: Any) -> list[dict[str, Any]]:
         }
         for one in requests
     ]
+
+
+def environment(*folders: Path) -> dict[str, str]:
+    """That of an engine's process, which can also import what lies in these folders."""
+    path = os.pathsep.join([*map(str, folders), _ENVIRONMENT["PYTHONPATH"]])
+    return os.environ | _ENVIRONMENT | {"PYTHONPATH": path}
 
 
 def generate(requests: list[dict[str, Any]], env: dict[str, str] | None = None, **engine: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import asyncio
 import random
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import pytest
@@ -13,6 +14,7 @@ from replaying import check_replay
 from requests_and_truth import check_all, mixed_requests
 
 from lz_penalty import LZPenaltyConfig
+from lz_penalty.detection import find_repetition
 
 # A cache of 900 tokens: about three requests at their longest, with up to 48 in the batch.
 SMALL = ("--max-running-requests", "48", "--max-total-tokens", "900", "--chunked-prefill-size", "128")
@@ -93,6 +95,15 @@ def test_concurrent_requests_among_malformed_ones(server, model, tokenizer, spec
     check_all(model, requests, outputs)
     print(f"retractions: {retracted:.0f}")
     assert retracted > 10
+
+
+def test_the_client_of_the_examples(server, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parent.parent / "examples")
+    import http_client
+
+    text = http_client.main(f"{server}/v1", "bundled", "sglang", "The old man looked at the sea, and said that")
+    assert text
+    assert not find_repetition(text, min_copies=5, min_length=60)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from processes import EngineFailed, run_task, serving
 
 from lz_penalty import bundled_model
 
-__all__ = ["PROCESSOR", "SPYING", "V2", "EngineFailed", "generate", "serve"]
+__all__ = ["PROCESSOR", "SPYING", "V2", "EngineFailed", "environment", "generate", "serve"]
 
 HERE = Path(__file__).resolve().parent
 PROCESSOR = "lz_penalty.engines.vllm:LZPenaltyLogitsProcessor"
@@ -28,6 +28,12 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "PYTHONPATH": os.pathsep.join((str(HERE), str(HERE.parent / "tests"), str(HERE.parent / "src"))),
 }
+
+
+def environment(*folders: Path) -> dict[str, str]:
+    """That of an engine's process, which can also import what lies in these folders."""
+    path = os.pathsep.join([*map(str, folders), _ENVIRONMENT["PYTHONPATH"]])
+    return os.environ | _ENVIRONMENT | {"PYTHONPATH": path}
 
 
 def generate(requests: list[dict[str, Any]], env: dict[str, str] | None = None, **engine: Any) -> dict[str, Any]:

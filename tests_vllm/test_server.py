@@ -96,6 +96,15 @@ def test_the_requests_of_the_page(server):
     assert loops == [True, False]
 
 
+def test_the_client_of_the_examples(server, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parent.parent / "examples")
+    import http_client
+
+    text = http_client.main(f"{server}/v1", "bundled", "vllm", "The old man looked at the sea, and said that")
+    assert text
+    assert not find_repetition(text, min_copies=5, min_length=60)
+
+
 def test_server_default_caps_and_switching_off(model, tokenizer, special):
     """Over the chat and completion endpoints; the metrics count what happened."""
     default = LZPenaltyConfig.guarded(strength=0.2, exempt_token_ids=special)

@@ -1,0 +1,119 @@
+"""The figures of docs/results.md from the results: `python benchmarks/figures.py`, or `--check` that they are current."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from readme import microseconds
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS, ASSETS = ROOT / "benchmarks" / "results", ROOT / "docs" / "assets"
+STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "lz-penalty",
+    "font.family": ["sans-serif"],
+    "font.size": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+}
+# Name, colour, marker; told apart without colours too.
+FAMILIES = {
+    "guarded": ("guarded", "#1a7f4b", "o"),
+    "failsafe": ("failsafe", "#1a7f4b", "*"),
+    "paper": ("paper", "#2f6fd0", "s"),
+    "sglang": ("the authors' formula", "#2f6fd0", "P"),
+    "repetition": ("repetition", "#b4540a", "^"),
+    "frequency": ("frequency", "#8a3fa8", "v"),
+    "presence": ("presence", "#8a3fa8", "<"),
+    "dry": ("DRY", "#c4314b", "D"),
+    "none": ("no penalty", "#444444", "X"),
+}
+
+
+def against_cost(data: dict[str, Any], value: str, label: str) -> plt.Figure:
+    """One value over the cost on human text, a line for each kind of penalty, its strengths joined."""
+    figure, axes = plt.subplots(figsize=(8, 4.6))
+    for family, (name, colour, marker) in FAMILIES.items():
+        rows = [row for row in data["results"] if row["penalty"].split(":")[0] == family and "," not in row["penalty"]]
+        points = sorted((row["human_text_cost"], row[value]) for row in rows)
+        strengths = sorted(float(row["penalty"].split(":")[1]) for row in rows if ":" in row["penalty"])
+        name += f", {strengths[0]:g} to {strengths[-1]:g}" if strengths[1:] else ""
+        size = 13 if marker == "*" else 7
+        axes.plot(*zip(*points, strict=True), color=colour, marker=marker, markersize=size, label=name, clip_on=False)
+    axes.set_xscale("symlog", linthresh=0.05)
+    axes.set_xlim(left=-0.004)
+    ticks = (0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_ylim(0, 1.02)
+    axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
+    axes.set_xlabel("harm: human text, further bits per token")
+    axes.set_ylabel(label)
+    axes.legend(fontsize=9, frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    return figure
+
+
+def time(data: dict[str, Any]) -> plt.Figure:
+    """One step on a GPU, for penalties and for one pass over the logits."""
+    rows = [
+        ("LZ penalty, paper", "ours (hot)", {}, "#1a7f4b"),
+        ("LZ penalty, guarded", "ours (hot)", {"preset": "guarded"}, "#1a7f4b"),
+        ("one dense addition to the logits", "add_ (hot)", {"rows": "random"}, "#8c959f"),
+        ("transformers' repetition penalty", "repetition 1.2", {}, "#b4540a"),
+        ("transformers' no-repeat-ngram", "no 4-gram twice", {}, "#b4540a"),
+        ("the paper's method, dense", "dense paper", {}, "#2f6fd0"),
+        ("DRY, as a processor", "DRY", {}, "#c4314b"),
+    ]
+    figure, axes = plt.subplots(figsize=(8, 3.2))
+    for place, (label, contender, cell, colour) in enumerate(reversed(rows)):
+        text = microseconds(data, contender, **cell)
+        axes.barh(label, float(text.replace(",", "")), color=colour, height=0.6)
+        axes.text(float(text.replace(",", "")) * 1.15, place, f"{text} us", va="center", fontsize=10)
+    axes.set_xscale("log")
+    axes.set_xlim(1, 400_000)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel(f"microseconds for a batch of 64, vocabulary 151,936, {data['machine']['gpu']}")
+    return figure
+
+
+def svg(figure: plt.Figure, source: str) -> str:
+    """The figure as SVG, which says what it was made from."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None, "Description": source})
+    plt.close(figure)
+    return text.getvalue()
+
+
+def main() -> None:
+    plt.rcParams.update(STYLE)
+    sweep, h200 = (json.loads((RESULTS / name).read_text()) for name in ("sweep.json", "h200.json"))
+    figures = {
+        "loops": ("sweep.json", lambda: against_cost(sweep, "degenerate", "degenerate outputs")),
+        "variety": ("sweep.json", lambda: against_cost(sweep, "distinct_4", "different 4-grams")),
+        "time": ("h200.json", lambda: time(h200)),
+    }
+    stale = []
+    for name, (source, figure) in figures.items():
+        digest = hashlib.sha256((RESULTS / source).read_bytes() + Path(__file__).read_bytes()).hexdigest()[:16]
+        made_from = f"{source} {digest}"
+        path = ASSETS / f"figure-{name}.svg"
+        if "--check" not in sys.argv:
+            path.write_text(svg(figure(), made_from), encoding="utf-8")
+        elif not path.exists() or made_from not in path.read_text(encoding="utf-8"):
+            stale.append(path.name)
+    if stale:
+        sys.exit(f"{', '.join(stale)}: not made from the current results: run benchmarks/figures.py")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""A completion over HTTP, with the penalty, from any of the servers; only the place of the settings differs.
+
+python examples/http_client.py URL MODEL SERVER PROMPT
+python examples/http_client.py http://localhost:8000/v1 Qwen/Qwen3-0.6B vllm "Once upon a time"
+"""
+
+import os
+import sys
+from typing import Any
+
+from openai import OpenAI
+
+SETTINGS = {"lz_preset": "guarded", "lz_penalty": 0.2}
+EXTRA_BODY: dict[str, dict[str, Any]] = {
+    "transformers": SETTINGS,  # python -m lz_penalty.engines.transformers serve MODEL
+    "llama.cpp": SETTINGS,  # lz-penalty serve-llama model.gguf
+    "vllm": {"vllm_xargs": SETTINGS},
+    "sglang": {"custom_params": SETTINGS},
+}
+
+
+def main(url: str, model: str, server: str, prompt: str) -> str:
+    """What the server answers."""
+    client = OpenAI(base_url=url, api_key=os.environ.get("OPENAI_API_KEY", "none"))
+    answer = client.completions.create(
+        model=model, prompt=prompt, max_tokens=200, temperature=0, extra_body=EXTRA_BODY[server]
+    )
+    return answer.choices[0].text
+
+
+if __name__ == "__main__":
+    print(main(*sys.argv[1:]))

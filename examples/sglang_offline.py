@@ -1,0 +1,30 @@
+"""SGLang in this process: it finds the plug-in by itself, the settings come with each request.
+
+python examples/sglang_offline.py [MODEL]
+"""
+
+import sys
+from typing import Any
+
+import sglang
+
+from lz_penalty import bundled_model
+
+
+def main(name: str = "", **engine: Any) -> list[str]:
+    """The continuation of a prompt without and with the penalty, in one batch."""
+    name = name or str(bundled_model.path())
+    llm = sglang.Engine(model_path=name, **engine)
+    prompt = "The old man looked at the sea, and said that"
+    settings = [
+        {"temperature": 0, "max_new_tokens": 200},
+        {"temperature": 0, "max_new_tokens": 200, "custom_params": {"lz_preset": "guarded"}},
+    ]
+    try:
+        return [output["text"] for output in llm.generate([prompt, prompt], settings)]
+    finally:
+        llm.shutdown()
+
+
+if __name__ == "__main__":
+    print(*main(*sys.argv[1:]), sep="\n\n---- with the penalty:\n\n")
