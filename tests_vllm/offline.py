@@ -19,8 +19,9 @@ def main(task: str, result: str) -> None:
     prompts = [{"prompt_token_ids": request.pop("prompt")} for request in requests]
     outputs = llm.generate(prompts, [SamplingParams(**request) for request in requests], use_tqdm=False)
     tokens = [[list(completion.token_ids) for completion in output.outputs] for output in outputs]
+    reasons = [[[one.finish_reason, one.stop_reason] for one in output.outputs] for output in outputs]
     metrics = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
-    Path(result).write_text(json.dumps({"tokens": tokens, "metrics": metrics}))
+    Path(result).write_text(json.dumps({"tokens": tokens, "reasons": reasons, "metrics": metrics}))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,8 @@
 """The V1 contract for requests with a policy: random batches as in test_contract.py, every step recomputed from nothing."""
 
-from dataclasses import replace
-
 import pytest
 import torch
-from requests_and_truth import check_row
+from policy_truth import Truth
 from test_contract import VOCAB, Simulation, vllm_config  # noqa: F401
 from vllm import SamplingParams
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
@@ -12,8 +10,7 @@ from vllm.v1.worker.gpu_input_batch import CachedRequestState
 from lz_penalty.engines import request_settings as settings_module
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.vllm import batch_state
-from lz_penalty.ops import apply_lz_penalty_
-from lz_penalty.policy import RequestPolicy, Sections, Tracker, closers_of, counters
+from lz_penalty.policy import SECTIONS, RequestPolicy, counters
 
 EOS = 0
 TEXTS = (
@@ -50,15 +47,13 @@ class PolicySimulation(Simulation):
 
     def __init__(self, vllm_config, seed, asynchronous, tokenizer):  # noqa: F811
         super().__init__(vllm_config, seed, asynchronous)
-        self.sections = Sections.of(tokenizer)
-        self.closers = closers_of(self.sections, tokenizer)
+        self.known = Truth(tokenizer, self.special)
         self.texts = [tokenizer(text).input_ids for text in TEXTS]
         self.begun: dict[int, list[int]] = {}  # what is left to write of a text, by output
         self.came_with: dict[str, int] = {}
         self.changed: dict[str, list[bool]] = {}  # in shadow mode, since the request came
         self.expected = {"lz_shadow_steps": 0, "lz_shadow_changed": 0}
         self.met = set()
-        self.forced = self.ended = 0
 
     def _new(self):
         self.count += 1
@@ -100,40 +95,11 @@ class PolicySimulation(Simulation):
 
     def _check_row(self, name, before, after):
         prompt, output, asked = self.running[name].prompt_token_ids, self.truth[name], self.configs[name]
-        config, forced, stopped = asked, None, None
-        if isinstance(asked, RequestPolicy):
-            tracker = Tracker(asked, self.sections, self.closers, prompt)
-            for token in output:
-                tracker.push(token)
-            section = self.sections.read([*prompt, *output]).section
-            config, forced, stopped = getattr(asked.policy, section), tracker.forced, tracker.stopped
-            self.met.add(section)
+        self.met.add(self.known.check_row(before, after, prompt, output, asked, EOS))
         if len(output) == self.came_with.setdefault(name, len(output)):
             self.changed[name] = []
         if isinstance(asked, RequestPolicy) and asked.shadow:
-            assert torch.equal(before, after)
-            self.changed[name].append(self._would_change(before, prompt, output, config))
-        elif stopped or forced is not None:
-            want = torch.full_like(before, -torch.inf)
-            token = EOS if stopped else forced
-            want[token] = after[token]
-            assert after[token] > -torch.inf
-            assert torch.equal(after, want)
-            self.ended += stopped is not None
-            self.forced += stopped is None
-        elif config is None:
-            assert torch.equal(before, after)
-        else:
-            check_row(before, after, prompt, output, config, self.special)
-
-    def _would_change(self, before, prompt, output, config):
-        if config is None:
-            return False
-        alone = before.clone()[None]
-        tokens = torch.tensor([(prompt if config.include_prompt else []) + output or [VOCAB]], dtype=torch.int32)
-        exempt = tuple({*config.exempt_token_ids, *self.special})
-        config = replace(config, exempt_token_ids=exempt, include_prompt=True)
-        return bool(apply_lz_penalty_(alone, tokens, config=config)[0].argmax() != before.argmax())
+            self.changed[name].append(self.known.would_change(before, prompt, output, asked))
 
     def _token(self, output):
         """Texts that open and close sections, and runs of one to three tokens."""
@@ -162,9 +128,7 @@ def test_random_batches(vllm_config, tokenizer, monkeypatch, seed, asynchronous,
         simulation.batch.remove_request(name)
         simulation._left(name)
     simulation.batch.refresh_metadata()
-    assert simulation.met == {"thinking", "answer", "code", "tool_call", "table"}
-    assert simulation.forced > 0
-    assert simulation.ended > 0
+    assert simulation.met == {*SECTIONS, "none", "forced", "stopped"}
     assert simulation.expected["lz_shadow_changed"] > 0
     counted = {name: number - before[name] for name, number in counters.totals().items()}
     assert counted | simulation.expected == counted
@@ -177,4 +141,4 @@ def test_alone(vllm_config, tokenizer):  # noqa: F811
     simulation.most_rows = 1
     for _ in range(600):
         simulation.step()
-    assert simulation.met == {"thinking", "answer", "code", "tool_call", "table"}
+    assert {*SECTIONS} < simulation.met

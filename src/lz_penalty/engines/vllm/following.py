@@ -1,4 +1,4 @@
-"""Requests with a policy, followed on the host: the section each is in, the token that must come next, how it ends."""
+"""Requests with a policy, followed on the host: the section each is in, and the token that must come next."""
 
 from __future__ import annotations
 
@@ -9,17 +9,11 @@ import numpy as np
 import torch
 from vllm.logger import init_logger
 
-from lz_penalty.detection import Repetition
 from lz_penalty.engines.request_settings import Settings
-from lz_penalty.engines.server import server_settings
+from lz_penalty.engines.vllm.ending import Ending
 from lz_penalty.engines.vllm.settings import tokenizer_of
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.policy import RequestPolicy, Sections, Tracker, closers_of, counters
-
-try:
-    from vllm.sampling_params import RepetitionDetectionParams
-except ImportError:  # older releases stop on tokens and texts alone
-    RepetitionDetectionParams = None
 
 __all__ = ["Followed", "Following", "force_"]
 
@@ -75,7 +69,7 @@ class Followed:
         self.forced: int | None = None
         self._asked: RequestPolicy = settings.asked
         self._following = following
-        self._params = params
+        self._ending = Ending(params, following.shares_params, following.eos_token_id)
         self._ends = False
         self._first: int | None = None  # tokens that it came with
         self.restart(prompt)
@@ -137,28 +131,13 @@ class Followed:
 
     @property
     def overrides_masks(self) -> bool:
-        """Whether the forced token must come even if it is masked: an end in spite of `min_tokens`, but in no grammar."""
-        return self._ends and not self._ends_by_repetition and self._params.structured_outputs is None
-
-    @property
-    def _ends_by_repetition(self) -> bool:
-        return self._following.shares_params and RepetitionDetectionParams is not None
+        """Whether the forced token must come even if it is masked."""
+        return self._ends and self._ending.overrides_masks
 
     def _next(self) -> int | None:
         """The token that must come next, `None` for any."""
         run = self._tracker.stopped
-        return self._tracker.forced if run is None else self._last(run)
-
-    def _last(self, run: Repetition) -> int | None:
-        """The token with which the request ends: one more of the run where vLLM is told to look for it, else a stop."""
-        if self._ends_by_repetition:
-            return int(run.unit[(self.taken - run.start) % run.period])
-        stops = self._params.stop_token_ids or []
-        if (reserved := server_settings().stop_token_id) in stops:
-            return reserved
-        if not self._params.ignore_eos and self._following.eos_token_id is not None:
-            return self._following.eos_token_id
-        return stops[0] if stops else None
+        return self._tracker.forced if run is None else self._ending.token(run, self.taken)
 
     def _decide(self) -> None:
         """Note what must come next; where that is the end, make sure that vLLM ends the request."""
@@ -166,12 +145,7 @@ class Followed:
         run, self._ends, ended = self._tracker.stopped, self._tracker.stopped is not None, self._ends
         if run is None or ended:
             return
-        if self._ends_by_repetition:
-            self._params.min_tokens = 0
-            # Nobody else is ended by it: where requests share their parameters (`n` > 1) they share the threshold too.
-            self._params.repetition_detection = RepetitionDetectionParams(
-                max_pattern_size=run.period, min_pattern_size=run.period, min_count=int(run.copies)
-            )
+        self._ending.begin(run)
         if self._following.counts:
             can = "cannot be ended, having no stop token and ignoring EOS" if self.forced is None else "is ended"
             _LOGGER.info("a request %s: %.4g copies of %d tokens; %s", can, run.copies, run.period, self._name)

@@ -12,9 +12,10 @@ from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 
 from lz_penalty.engines.request_settings import RequestSettings
-from lz_penalty.engines.server import server_settings
+from lz_penalty.engines.server import VARIABLE, server_settings
 from lz_penalty.engines.vllm.batch_state import BatchState
 from lz_penalty.engines.vllm.counting import BatchReader, SlotReader, count_request
+from lz_penalty.engines.vllm.ending import prepare_end
 from lz_penalty.engines.vllm.following import Following
 from lz_penalty.engines.vllm.settings import special_tokens_of
 from lz_penalty.engines.vllm.slot_state import SlotState
@@ -54,6 +55,11 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
                 "a diffusion model chooses many tokens at once, and the LZ penalty of each depends on those before it: "
                 f"start this model without {NAME}."
             )
+        reserved, size = server_settings().stop_token_id, vllm_config.model_config.get_vocab_size()
+        if reserved is not None and reserved >= size:
+            raise LZPenaltyError(
+                f"{VARIABLE}: stop_token_id = {reserved}: must be below {size}, the model's vocabulary."
+            )
         device = torch.device(place if v1 else place.device)
         slots = vllm_config.scheduler_config.max_num_seqs if v1 else place.max_num_reqs
         special = () if server_settings().penalise_special_tokens else special_tokens_of(vllm_config.model_config)
@@ -75,16 +81,14 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
         """Refuse bad `lz_*` fields when the request arrives; over HTTP that is status 400."""
-        server = server_settings()
         try:
-            asked = server.settings_of(sampling_params.extra_args)
+            asked = server_settings().settings_of(sampling_params.extra_args)
         except LZPenaltyError:
             count_request("refused")
             raise
         count_request("none" if asked is None else "penalised")
-        if isinstance(asked, RequestPolicy) and asked.ladder.stop_copies and server.stop_token_id is not None:
-            stops = sampling_params.stop_token_ids or []
-            sampling_params.stop_token_ids = [*stops, *({server.stop_token_id} - {*stops})]
+        if isinstance(asked, RequestPolicy):
+            prepare_end(sampling_params, asked)
 
     def is_argmax_invariant(self) -> bool:
         """Greedy decoding needs the penalty too."""

@@ -26,10 +26,14 @@ class Shadow:
         self._changed = torch.zeros(slots, dtype=torch.int32, device=device)
         self._asked: deque[tuple[torch.Tensor, Any, Callable[[int], None]]] = deque()
         self._rows = self._slots = torch.zeros(0, dtype=torch.int64, device=device)
+        self._chosen: tuple[list[int], list[int]] = ([], [])
         self._saved: torch.Tensor | None = None
 
     def choose(self, rows: list[int], slots: list[int]) -> None:
         """These rows are in shadow mode, until others are named."""
+        if self._chosen == (rows, slots):
+            return
+        self._chosen = (rows, slots)
         self._rows, self._slots = (send(np.array(one, dtype=np.int64), self._changed.device) for one in (rows, slots))
 
     def save(self, logits: torch.Tensor) -> None:

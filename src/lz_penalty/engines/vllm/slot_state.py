@@ -50,7 +50,8 @@ class SlotState:
         self._settings = settings
         self._following = following
         self._followed: dict[int, Followed] = {}  # by slot
-        self._texts = SlotTexts(states, drafts)
+        self._absent: set[int] = set()  # those of them that may have left
+        self._texts = SlotTexts(states, drafts, self._followed)
         self._shadow = Shadow(states.max_num_reqs, states.device)
         self._states = states
         self._table = np.zeros((states.max_num_reqs, col.COLUMNS), dtype=np.int32)
@@ -65,6 +66,8 @@ class SlotState:
         if slot in self._followed:
             self._settle(slot)
             del self._followed[slot]
+            self._absent.discard(slot)
+            self._texts.took(slot)
         settings = self._settings.read(params.extra_args, slot)
         was, now = self.penalised[slot], settings is not None
         self.penalised[slot] = now
@@ -73,9 +76,9 @@ class SlotState:
             self._skips_prompt[slot] = not settings.include_prompt
             if settings.asked is not None:
                 self._followed[slot] = Followed(self._following, settings, params, ())
+                self._texts.took(slot)
         elif was:
             self._table[slot] = self._skips_prompt[slot] = 0
-        self._texts.follow(slot, self._followed.get(slot))
         if was or now:
             self._sent = None
         return now
@@ -93,9 +96,6 @@ class SlotState:
 
     def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
         """Penalise the logits of the batch in place."""
-        slots = ctx.idx_mapping_np
-        if not self.penalised[slots].any():
-            return logits
         if self._followed:
             return self._apply_policies(logits, ctx)
         return self._penalise(logits, ctx)
@@ -103,6 +103,8 @@ class SlotState:
     def _penalise(self, logits: torch.Tensor, ctx: Any, lines: np.ndarray | None = None) -> torch.Tensor:
         """Penalise in place. `lines`: of every row, where those of its slot are not right."""
         slots = ctx.idx_mapping_np
+        if not self.penalised[slots].any():
+            return logits
         batch = self._batch
         if batch is None or self._drafts or not np.array_equal(batch.slots, slots):
             batch = None
@@ -130,19 +132,24 @@ class SlotState:
 
     def _apply_policies(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
         slots = ctx.idx_mapping_np.tolist()
+        self._settle_absent(slots)
         changed = self._texts.read(slots)
-        for slot in [slot for slot, is_changed in changed.items() if is_changed]:
-            if not np.array_equal(self._table[slot], self._followed[slot].line):
+        for slot, is_changed in changed.items():
+            if is_changed and not np.array_equal(self._table[slot], self._followed[slot].line):
                 self._table[slot] = self._followed[slot].line
                 self._sent = None
         self._send_settings()
-        rows = self._rows(ctx) if self._drafts else {slot: [row] for row, slot in enumerate(slots)}
-        forced = [(rows[slot][0], slot, self._followed[slot].forced) for slot in changed]
+        if not changed:
+            return self._penalise(logits, ctx)
         lines = None
-        if self._drafts and changed:
+        if self._drafts:
+            rows = self._rows(ctx)
             lines, forced = self._ahead(ctx, rows, list(changed))
+        else:
+            rows = {slot: [row] for row, slot in enumerate(slots)}
+            forced = [(rows[slot][0], slot, self._followed[slot].forced) for slot in changed]
         shadowed = [slot for slot in changed if self._followed[slot].shadow]
-        self._count(shadowed, [rows[slot][0] for slot in shadowed])
+        self._count_steps(shadowed, [rows[slot][0] for slot in shadowed])
         self._shadow.save(logits)
         self._penalise(logits, ctx, lines)
         self._shadow.compare(logits)
@@ -174,14 +181,21 @@ class SlotState:
                 forced.append((row, slot, token))
         return lines, forced
 
-    def _count(self, slots: list[int], rows: list[int]) -> None:
-        """Count a step of requests in shadow mode; settle those that have left."""
+    def _count_steps(self, slots: list[int], rows: list[int]) -> None:
+        """Count a step of requests in shadow mode; with drafts, the first of each one's rows."""
         for slot in slots:
             if self._followed[slot].is_first:
                 self._followed[slot].steps = 0
                 self._shadow.forget(slot)
             self._followed[slot].steps += 1
         self._shadow.choose(rows, slots)
+
+    def _settle_absent(self, slots: list[int]) -> None:
+        """Settle those that are not in the step: vLLM does not say who has left. They may come back."""
+        absent = self._followed.keys() - set(slots)
+        for slot in absent - self._absent:
+            self._settle(slot)
+        self._absent = absent
         self._shadow.collect()
 
     def _settle(self, slot: int) -> None:

@@ -37,26 +37,23 @@ class SlotTexts:
     Args:
         states: vLLM's request states, read only.
         drafts: the most draft tokens that a request can have in a step.
+        followed: the requests, by slot; kept by the caller, who calls `took` when one of them or of others takes a slot.
     """
 
-    def __init__(self, states: Any, drafts: int) -> None:
+    def __init__(self, states: Any, drafts: int, followed: dict[int, Followed]) -> None:
         self._states = states
         self._newest = 1 + drafts
-        self._followed: dict[int, Followed] = {}
+        self._followed = followed
         self._unread: set[int] = set()
         self._slots: torch.Tensor | None = None
         self._sent: Sent | None = None
 
-    def follow(self, slot: int, followed: Followed | None) -> Followed | None:
-        """Another request takes this slot, one with a policy or `None`; returns the one with a policy that had it."""
-        before = self._followed.pop(slot, None)
+    def took(self, slot: int) -> None:
+        """Another request has taken this slot."""
         self._unread.discard(slot)
-        if followed is not None:
-            self._followed[slot] = followed
+        if slot in self._followed:
             self._unread.add(slot)
-        if before is not None or followed is not None:
-            self._slots = self._sent = None
-        return before
+        self._slots = self._sent = None
 
     def ask(self) -> None:
         """Ask for the texts, before the forward pass."""
