@@ -42,7 +42,8 @@ class Truth:
         """One row of logits before and behind the processor; `end` is the token that a stop is forced with."""
         config, tracker, section = self.at(asked, prompt, output)
         forced = tracker and (end if tracker.stopped else tracker.forced)
-        if tracker is not None and asked.shadow:
+        stays_masked = forced is not None and not tracker.stopped and before[forced] == -torch.inf
+        if stays_masked or (tracker is not None and asked.shadow):
             assert torch.equal(before, after)
         elif forced is not None:
             want = torch.full_like(before, -torch.inf)
@@ -50,6 +51,8 @@ class Truth:
             assert torch.equal(after, want)
             assert after[forced] > -torch.inf
             return "stopped" if tracker.stopped else "forced"
+        elif before.min() == -torch.inf:  # a grammar, or an end that is still forbidden
+            assert (after[before == -torch.inf] == -torch.inf).all()
         elif config is None:
             assert torch.equal(before, after)
         else:
