@@ -23,14 +23,15 @@ class Shadow:
     """
 
     def __init__(self, slots: int, device: torch.device) -> None:
-        self._changed = torch.zeros(slots, dtype=torch.int32, device=device)
+        self._changed = torch.zeros(slots + 1, dtype=torch.int32, device=device)  # the last is nobody's
         self._asked: deque[tuple[torch.Tensor, Any, Callable[[int], None]]] = deque()
         self._rows = self._slots = torch.zeros(0, dtype=torch.int64, device=device)
-        self._chosen: tuple[list[int], list[int]] = ([], [])
+        self._chosen: tuple[list[int], list[int | None]] = ([], [])
         self._saved: torch.Tensor | None = None
 
-    def choose(self, rows: list[int], slots: list[int]) -> None:
-        """These rows are in shadow mode, until others are named."""
+    def choose(self, rows: list[int], slots: list[int | None]) -> None:
+        """These rows are in shadow mode, until others are named; `None`: not counted."""
+        slots = [self._changed.shape[0] - 1 if slot is None else slot for slot in slots]
         if self._chosen == (rows, slots):
             return
         self._chosen = (rows, slots)

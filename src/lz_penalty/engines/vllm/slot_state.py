@@ -149,7 +149,7 @@ class SlotState:
             rows = {slot: [row] for row, slot in enumerate(slots)}
             forced = [(rows[slot][0], slot, self._followed[slot].forced) for slot in changed]
         shadowed = [slot for slot in changed if self._followed[slot].shadow]
-        self._count_steps(shadowed, [rows[slot][0] for slot in shadowed])
+        self._count_steps({slot: rows[slot] for slot in shadowed})
         self._shadow.save(logits)
         self._penalise(logits, ctx, lines)
         self._shadow.compare(logits)
@@ -181,14 +181,15 @@ class SlotState:
                 forced.append((row, slot, token))
         return lines, forced
 
-    def _count_steps(self, slots: list[int], rows: list[int]) -> None:
-        """Count a step of requests in shadow mode; with drafts, the first of each one's rows."""
-        for slot in slots:
+    def _count_steps(self, shadowed: dict[int, list[int]]) -> None:
+        """Count a step of requests in shadow mode, given their rows; with drafts, the first row of each alone."""
+        for slot in shadowed:
             if self._followed[slot].is_first:
                 self._followed[slot].steps = 0
                 self._shadow.forget(slot)
             self._followed[slot].steps += 1
-        self._shadow.choose(rows, slots)
+        rows = [(row, None if i else slot) for slot, its_rows in shadowed.items() for i, row in enumerate(its_rows)]
+        self._shadow.choose([row for row, _ in rows], [slot for _, slot in rows])
 
     def _settle_absent(self, slots: list[int]) -> None:
         """Settle those that are not in the step: vLLM does not say who has left. They may come back."""
