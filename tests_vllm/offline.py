@@ -5,10 +5,12 @@ import sys
 from pathlib import Path
 
 from lz_penalty import bundled_model
+from lz_penalty.policy import counters
 
 
 def main(task: str, result: str) -> None:
     from vllm import LLM, SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
 
     given = json.loads(Path(task).read_text())
     model = str(bundled_model.path())
@@ -16,11 +18,20 @@ def main(task: str, result: str) -> None:
         **{"model": model, "dtype": "float32", "enforce_eager": True, "disable_log_stats": False} | given["engine"]
     )
     requests = given["requests"]
+    for request in requests:
+        if "structured_outputs" in request:
+            request["structured_outputs"] = StructuredOutputsParams(**request["structured_outputs"])
+        if "logit_bias" in request:  # JSON has made texts of its keys
+            request["logit_bias"] = {int(token): bias for token, bias in request["logit_bias"].items()}
     prompts = [{"prompt_token_ids": request.pop("prompt")} for request in requests]
     outputs = llm.generate(prompts, [SamplingParams(**request) for request in requests], use_tqdm=False)
     tokens = [[list(completion.token_ids) for completion in output.outputs] for output in outputs]
+    reasons = [[[one.finish_reason, one.stop_reason] for one in output.outputs] for output in outputs]
+    llm.generate([{"prompt_token_ids": [5]}], SamplingParams(max_tokens=1), use_tqdm=False)  # shows that all have left
     metrics = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
-    Path(result).write_text(json.dumps({"tokens": tokens, "metrics": metrics}))
+    Path(result).write_text(
+        json.dumps({"tokens": tokens, "reasons": reasons, "metrics": metrics, "counters": counters.totals()})
+    )
 
 
 if __name__ == "__main__":

@@ -2,12 +2,12 @@
 what the reference says. Which row is whose is followed with vLLM's own helper, apart from the plug-in's state."""
 
 import torch
-from requests_and_truth import check_row
+from policy_truth import Truth
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
-from lz_penalty.engines.vllm.settings import special_tokens_of
+from lz_penalty.engines.vllm.settings import special_tokens_of, tokenizer_of
 
 
 class SpyingProcessor(LZPenaltyLogitsProcessor):
@@ -15,7 +15,7 @@ class SpyingProcessor(LZPenaltyLogitsProcessor):
 
     def __init__(self, vllm_config, device, is_pin_memory):
         super().__init__(vllm_config, device, is_pin_memory)
-        self.special = special_tokens_of(vllm_config.model_config)
+        self.truth = Truth(tokenizer_of(vllm_config.model_config), special_tokens_of(vllm_config.model_config))
         self.rows = {}
 
     def update_state(self, batch_update):
@@ -26,9 +26,9 @@ class SpyingProcessor(LZPenaltyLogitsProcessor):
         before = logits.clone()
         after = super().apply(logits)
         for row, (params, prompt, output) in self.rows.items():
-            config = server_settings().config_of(params.extra_args)
-            if config is None:
+            asked = server_settings().settings_of(params.extra_args)
+            end = int(after[row].argmax())  # which token that is, is checked outside
+            self.truth.check_row(before[row], after[row], list(prompt), list(output), asked, end)
+            if asked is None:
                 assert torch.equal(before[row].view(torch.int32), after[row].view(torch.int32))
-            else:
-                check_row(before[row], after[row], list(prompt), list(output), config, self.special)
         return after

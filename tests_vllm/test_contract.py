@@ -42,6 +42,7 @@ class Simulation:
     def __init__(self, vllm_config, seed, asynchronous):
         self.rng = random.Random(seed)
         self.asynchronous = asynchronous
+        self.most_rows = ROWS
         self.special = special_tokens_of(vllm_config.model_config)
         self.processor = LZPenaltyLogitsProcessor(vllm_config, torch.device("cpu"), False)
         self.batch = InputBatch(
@@ -67,7 +68,7 @@ class Simulation:
         if rng.random() < 0.1:
             self._leave()
         arriving = []
-        while len(self.running) + len(arriving) < ROWS and rng.random() < 0.5:
+        while len(self.running) + len(arriving) < self.most_rows and rng.random() < 0.5:
             arriving.append(self.preempted.pop() if self.preempted and rng.random() < 0.5 else self._new())
         for state in arriving:
             self.running[state.req_id] = state
@@ -132,19 +133,22 @@ class Simulation:
 
     def _sample(self):
         """Every request gets a token, but for those that are still prefilled."""
-        rng = self.rng
         self.batch.prev_req_id_to_index = dict(self.batch.req_id_to_index)
         tokens = []
         for name in self.batch.req_ids:
             output = self.truth[name]
-            token = output[-rng.randint(1, 4)] if len(output) > 4 and rng.random() < 0.7 else rng.randrange(30)
+            token = self._token(output)
             tokens.append([token])
-            if output or rng.random() < 0.6:
+            if output or self.rng.random() < 0.6:
                 output.append(token)
                 self.running[name].output_token_ids.append(-1 if self.asynchronous else token)
         if self.asynchronous:
             done = SimpleNamespace(synchronize=lambda: None)
             self.batch.set_async_sampled_token_ids(torch.tensor(tokens), done)
+
+    def _token(self, output):
+        rng = self.rng
+        return output[-rng.randint(1, 4)] if len(output) > 4 and rng.random() < 0.7 else rng.randrange(30)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])

@@ -7,7 +7,7 @@ from triton.runtime import interpreter
 
 backends.setdefault("cpu", SimpleNamespace(driver=SimpleNamespace(is_active=lambda: False)))
 
-_load = interpreter.InterpreterBuilder.create_masked_load
+_load, _store = interpreter.InterpreterBuilder.create_masked_load, interpreter.InterpreterBuilder.create_masked_store
 
 
 def _load_with_boolean_mask(self, pointers, mask, *rest):
@@ -16,4 +16,11 @@ def _load_with_boolean_mask(self, pointers, mask, *rest):
     return _load(self, pointers, mask, *rest)
 
 
+def _store_with_boolean_mask(self, pointers, value, mask, *rest):
+    """The same for the kernel of grammars."""
+    mask.data = mask.data.astype(bool)
+    return _store(self, pointers, value, mask, *rest)
+
+
 interpreter.InterpreterBuilder.create_masked_load = _load_with_boolean_mask
+interpreter.InterpreterBuilder.create_masked_store = _store_with_boolean_mask

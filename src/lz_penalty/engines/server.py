@@ -15,7 +15,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from lz_penalty.checks import boolean, integer
+from lz_penalty.checks import MAX_TOKEN_ID, boolean, integer
 from lz_penalty.config import MAX_WINDOW, LZPenaltyConfig
 from lz_penalty.errors import LZPenaltyError, bad_value, show
 from lz_penalty.policy import POLICY_FIELDS, Asked, RequestPolicy, settings_from_request
@@ -36,6 +36,8 @@ class ServerSettings:
         max_loop_window: the same for `lz_loop_window`.
         penalise_special_tokens: do not exempt end-of-sequence, thinking and chat-template tokens.
         count_loops: look for loops in the penalised outputs and count them; takes about a microsecond per token.
+        stop_token_id: vLLM: a token that the model never writes; a request that the ladder stops ends with it, and has it
+            as its stop reason, where vLLM has no better way.
     """
 
     default: Asked = None
@@ -43,6 +45,7 @@ class ServerSettings:
     max_loop_window: int = 8_192
     penalise_special_tokens: bool = False
     count_loops: bool = False
+    stop_token_id: int | None = None
 
     def __post_init__(self) -> None:
         """Check every field, and the default against the caps."""
@@ -50,6 +53,7 @@ class ServerSettings:
         integer(1, MAX_WINDOW)("max_loop_window", self.max_loop_window)
         boolean("penalise_special_tokens", self.penalise_special_tokens)
         boolean("count_loops", self.count_loops)
+        integer(0, MAX_TOKEN_ID, optional=True)("stop_token_id", self.stop_token_id)
         for config in _configs(self.default):
             self._check_caps(config)
 

@@ -5,7 +5,8 @@ per row where the kernel can read them; it writes the new token to the history a
 
     history  [slots, capacity]   on the device; a slot belongs to a request while it is in the batch
     columns  [3, rows]           slot, length and newest token of each row, where the device can read them; see `Staging`
-    table    [rows, 9]           settings of each row, zero for rows without the penalty; sent when the batch changes
+    table    [rows, 9]           settings of each row, zero for rows without the penalty; sent when the batch changes, or
+                                 a request with a policy comes to another section
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 from lz_penalty import packing as col
 from lz_penalty.engines.output_lists import LENGTH, NEWEST, SLOT, NewestReader, newest_reader
 from lz_penalty.engines.request_settings import RequestSettings, Settings, padded, store
+from lz_penalty.engines.vllm.following import Followed, Following, force_
+from lz_penalty.engines.vllm.shadowing import Shadow
 from lz_penalty.engines.vllm.staging import Staging
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.ops import prepare_lz_penalty
@@ -31,16 +34,17 @@ _LAUNCHED = 2
 
 
 class Request(NamedTuple):
-    """A penalised request in the batch; `output` is vLLM's own list, which grows."""
+    """A penalised request in the batch; `output` is vLLM's own list, which grows. `followed`: one with a policy."""
 
     slot: int
     settings: Settings
     prompt: list[int]
     output: list[int]
+    followed: Followed | None
 
     def context(self) -> list[int]:
         """The trailing tokens that can matter."""
-        reach = self.settings.reach
+        reach = max(1, self.settings.reach)  # 0: a policy without any penalty
         tokens = self.output[-reach:]
         if self.settings.include_prompt and len(tokens) < reach:
             tokens = self.prompt[len(tokens) - reach :] + tokens
@@ -55,10 +59,15 @@ class BatchState:
         rows: the largest batch.
         max_model_len: the longest context.
         device: where the logits are.
+        following: for requests with a policy.
     """
 
-    def __init__(self, settings: RequestSettings, rows: int, max_model_len: int, device: torch.device) -> None:
+    def __init__(
+        self, settings: RequestSettings, rows: int, max_model_len: int, device: torch.device, following: Following
+    ) -> None:
         self._settings = settings
+        self._following = following
+        self._shadow = Shadow(rows, device)
         self._capacity = settings.capacity(max_model_len)
         self._history = torch.zeros((rows + 1, self._capacity), dtype=torch.int32, device=device)
         self._absent = (rows, 0, -1)  # the column of a row without the penalty: the last history is nobody's
@@ -72,6 +81,7 @@ class BatchState:
         self._unloaded: set[int] = set()  # slots of requests whose history has not been sent yet
         self._rows = np.zeros(0, dtype=np.int32)
         self._outputs: list[list[int]] = []
+        self._followed: list[tuple[int, Request, Followed]] = []  # rows with a policy
         # Made anew when the batch has changed.
         self._penalise: Callable[..., Any] | None = None
         self._reader: NewestReader | None = None
@@ -87,7 +97,7 @@ class BatchState:
             self._remove(row)
         for row, params, prompt, output in update.added:
             self._remove(row)
-            self._add(row, params.extra_args, prompt or [], output)
+            self._add(row, params, prompt or [], output)
         for a, b, direction in update.moved:
             self._move(a, b, direction == MoveDirectionality.SWAP)
         self._batch_size = update.batch_size
@@ -96,20 +106,29 @@ class BatchState:
         self._fields = self._staging.fields(self._batch_size)
         self._reader = newest_reader(self._outputs, self._rows, self._seen, self._capacity, self._staging.places)
         self._penalise = self._stream = None
+        self._followed = [
+            (row, one, one.followed) for row, one in enumerate(self._requests) if one is not None and one.followed
+        ]
+        shadowed = [(row, one.slot) for row, one, followed in self._followed if followed.shadow]
+        self._shadow.choose([row for row, _ in shadowed], [slot for _, slot in shadowed])
+        self._shadow.collect()
 
-    def _add(self, row: int, extra_args: dict[str, Any] | None, prompt: list[int], output: list[int]) -> None:
+    def _add(self, row: int, params: Any, prompt: list[int], output: list[int]) -> None:
         slot = self._free_slots[-1]
-        settings = self._settings.read(extra_args, slot)
+        settings = self._settings.read(params.extra_args, slot)
         if settings is not None:
             self._free_slots.pop()
-            self._requests[row] = Request(slot, settings, prompt, output)
+            followed = Followed(self._following, settings, params, prompt) if settings.asked else None
+            self._requests[row] = Request(slot, settings, prompt, output, followed)
             self._columns[SLOT, row] = slot
-            self._table[row] = settings.line
+            self._table[row] = followed.line if followed else settings.line
             self._unloaded.add(slot)
 
     def _remove(self, row: int) -> None:
         request = self._requests[row]
         if request is not None:
+            if request.followed:
+                self._settle(request.slot, request.followed)
             self._free_slots.append(request.slot)
             self._unloaded.discard(request.slot)
             self._requests[row] = None
@@ -125,6 +144,12 @@ class BatchState:
         self._columns[:, [a, b]] = self._columns[:, [b, a]]
         self._seen[[a, b]] = self._seen[[b, a]]
         self._table[[a, b]] = self._table[[b, a]]
+
+    def _settle(self, slot: int, followed: Followed) -> None:
+        if followed.shadow:
+            self._shadow.ask(slot, followed.settle)
+        else:
+            followed.settle()
 
     def outputs(self) -> list[tuple[int, list[int]]]:
         """Slot and output of every penalised request."""
@@ -146,11 +171,17 @@ class BatchState:
             return logits
         if not taken:
             self._other_step()
+        if self._followed:
+            self._follow()
+            self._shadow.save(logits)
         slots, lengths, newest = self._fields[self._staging.turn]
         given = (logits, self._history, lengths, None, slots, None, None, newest)
         if self._penalise is None:
             self._penalise = prepare_lz_penalty(*given, config=self._settings.pack(self._table[: self._batch_size]))
         self._penalise(*given)
+        if self._followed:
+            self._shadow.compare(logits)
+            self._force(logits)
         return logits
 
     def _quiet_step(self, logits: torch.Tensor) -> int:
@@ -174,9 +205,9 @@ class BatchState:
         return taken
 
     def _fuse(self, reader: NewestReader) -> None:
-        """Let C do all of the steps to come, once the op can be launched from there."""
+        """Let C do all of the steps to come, once the op can be launched from there; a policy needs more than that."""
         direct = getattr(self._penalise, "direct", None)
-        if direct is not None:
+        if direct is not None and not self._followed:
             reader.launch_with(direct)
             self._stream = direct.stream
 
@@ -200,6 +231,32 @@ class BatchState:
         self._seen[rows[one]] += 1
         # A full slot; or fewer or more: vLLM took tokens back (a failed transfer of cache blocks), or a step was not seen.
         self._load(rows[(fresh != 0) & ~one].tolist())
+
+    # ------------------------------------------------------------ requests with a policy
+
+    def _follow(self) -> None:
+        """Let every policy see its new token; in other sections, other settings apply."""
+        stale = []
+        for row, request, followed in self._followed:
+            if followed.read(request.output) and not np.array_equal(followed.line, self._table[row]):
+                if not self._table[row].any():  # where no row is penalised, tokens are not stored
+                    stale.append(row)
+                self._table[row] = followed.line
+                self._penalise = None
+            if followed.shadow:
+                self._count_step(request.slot, followed)
+        self._load(stale)
+
+    def _count_step(self, slot: int, followed: Followed) -> None:
+        if followed.is_first:
+            followed.steps = 0
+            self._shadow.forget(slot)
+        followed.steps += 1
+
+    def _force(self, logits: torch.Tensor) -> None:
+        for row, _, followed in self._followed:
+            if followed.forced is not None:
+                force_(logits, row, followed.forced, overrides_masks=followed.overrides_masks)
 
     # ------------------------------------------------------------ now and then
 

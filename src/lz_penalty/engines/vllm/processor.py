@@ -12,12 +12,15 @@ from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 
 from lz_penalty.engines.request_settings import RequestSettings
-from lz_penalty.engines.server import server_settings
+from lz_penalty.engines.server import VARIABLE, server_settings
 from lz_penalty.engines.vllm.batch_state import BatchState
 from lz_penalty.engines.vllm.counting import BatchReader, SlotReader, count_request
+from lz_penalty.engines.vllm.ending import prepare_end
+from lz_penalty.engines.vllm.following import Following
 from lz_penalty.engines.vllm.settings import special_tokens_of
 from lz_penalty.engines.vllm.slot_state import SlotState
 from lz_penalty.errors import LZPenaltyError
+from lz_penalty.policy import RequestPolicy
 
 try:
     from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as V2LogitsProcessor
@@ -34,8 +37,8 @@ NAME = "lz_penalty.engines.vllm:LZPenaltyLogitsProcessor"
 class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
     """Adds the LZ penalty to the logits of the requests that ask for it, or of all where there is a server default.
 
-    Per request: the flat `lz_*` fields of `LZPenaltyConfig.from_request`, in `SamplingParams.extra_args` or, over
-    HTTP, `vllm_xargs`. For all: `lz_penalty.engines.server`.
+    Per request: the flat `lz_*` fields of `lz_penalty.policy.settings_from_request`, in `SamplingParams.extra_args` or,
+    over HTTP, `vllm_xargs`. For all: `lz_penalty.engines.server`.
     """
 
     def __init__(self, vllm_config: Any, place: Any, is_pin_memory: bool | None = None) -> None:
@@ -52,30 +55,40 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
                 "a diffusion model chooses many tokens at once, and the LZ penalty of each depends on those before it: "
                 f"start this model without {NAME}."
             )
+        reserved, size = server_settings().stop_token_id, vllm_config.model_config.get_vocab_size()
+        if reserved is not None and reserved >= size:
+            raise LZPenaltyError(
+                f"{VARIABLE}: stop_token_id = {reserved}: must be below {size}, the model's vocabulary."
+            )
         device = torch.device(place if v1 else place.device)
         slots = vllm_config.scheduler_config.max_num_seqs if v1 else place.max_num_reqs
         special = () if server_settings().penalise_special_tokens else special_tokens_of(vllm_config.model_config)
         settings = RequestSettings(server_settings(), special, slots, device)
         self._state: Any
         self._loops: Any = None
-        counts = server_settings().count_loops and get_tensor_model_parallel_rank() == 0
+        parallel = vllm_config.parallel_config
+        one_of_all = parallel.tensor_parallel_size == 1 or get_tensor_model_parallel_rank() == 0
+        counts = server_settings().count_loops and one_of_all
+        following = Following(vllm_config, one_of_all)
         if v1:
-            self._state = BatchState(settings, slots, vllm_config.model_config.max_model_len, device)
+            self._state = BatchState(settings, slots, vllm_config.model_config.max_model_len, device, following)
             self._loops = BatchReader(self._state) if counts else None
         else:
             drafts = getattr(vllm_config.speculative_config, "num_speculative_tokens", 0)
-            self._state = SlotState(settings, place, drafts)
+            self._state = SlotState(settings, place, drafts, following)
             self._loops = SlotReader(place, drafts) if counts else None
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
         """Refuse bad `lz_*` fields when the request arrives; over HTTP that is status 400."""
         try:
-            config = server_settings().config_of(sampling_params.extra_args)
+            asked = server_settings().settings_of(sampling_params.extra_args)
         except LZPenaltyError:
             count_request("refused")
             raise
-        count_request("none" if config is None else "penalised")
+        count_request("none" if asked is None else "penalised")
+        if isinstance(asked, RequestPolicy):
+            prepare_end(sampling_params, asked)
 
     def is_argmax_invariant(self) -> bool:
         """Greedy decoding needs the penalty too."""
@@ -109,8 +122,8 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
         return self._state.add_request(req_idx, sampling_params)
 
     def apply_staged_writes(self) -> None:
-        """Send the settings of new requests to the device."""
-        self._state.send_settings()
+        """Send the settings of new requests to the device; called before the forward pass."""
+        self._state.before_step()
 
 
 def _check_loaded_once(vllm_config: Any) -> None:

@@ -1,4 +1,4 @@
-"""Which tokens of vLLM's model structure a conversation."""
+"""The tokenizer of vLLM's model, and which of its tokens structure a conversation."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ from vllm.logger import init_logger
 
 from lz_penalty.engines.request_settings import exempt_for_all
 
-__all__ = ["special_tokens_of"]
+__all__ = ["special_tokens_of", "tokenizer_of"]
 
 _LOGGER = init_logger("vllm.lz_penalty")  # so that vLLM shows it
 
 
 def special_tokens_of(model_config: Any) -> tuple[int, ...]:
     """The ids that are exempt for every request of this model."""
-    from vllm.tokenizers import cached_tokenizer_from_config  # the only place that needs vLLM's tokenizers
-
-    tokenizer = None if model_config.skip_tokenizer_init else cached_tokenizer_from_config(model_config)
     generation = SimpleNamespace(**model_config.try_get_generation_config())
-    ids = exempt_for_all(tokenizer, model_config.hf_config, generation)
+    ids = exempt_for_all(tokenizer_of(model_config), model_config.hf_config, generation)
     _LOGGER.info("special tokens that are exempt: %s", ids)
     return ids
+
+
+def tokenizer_of(model_config: Any) -> Any:
+    """The tokenizer of this model; `None` if vLLM was told to do without."""
+    from vllm.tokenizers import cached_tokenizer_from_config  # the only place that needs vLLM's tokenizers
+
+    return None if model_config.skip_tokenizer_init else cached_tokenizer_from_config(model_config)

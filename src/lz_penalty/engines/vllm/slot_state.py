@@ -1,4 +1,8 @@
-"""State for vLLM's V2 runner: the histories already lie on the device, so only the settings of each slot are kept."""
+"""State for vLLM's V2 runner: the histories already lie on the device, so only the settings of each slot are kept.
+
+Requests with a policy are followed on the host, which must know their newest tokens: see `slot_texts`. With drafts it
+must know those too, and waits for the step itself.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,9 @@ import torch
 
 from lz_penalty import packing as col
 from lz_penalty.engines.request_settings import RequestSettings, send
+from lz_penalty.engines.vllm.following import Followed, Following, force_
+from lz_penalty.engines.vllm.shadowing import Shadow
+from lz_penalty.engines.vllm.slot_texts import SlotTexts
 from lz_penalty.ops import prepare_lz_penalty
 
 __all__ = ["SlotState"]
@@ -36,10 +43,16 @@ class SlotState:
         settings: reads the settings of requests.
         states: vLLM's request states, read only.
         drafts: the most draft tokens that a request can have in a step.
+        following: for requests with a policy.
     """
 
-    def __init__(self, settings: RequestSettings, states: Any, drafts: int) -> None:
+    def __init__(self, settings: RequestSettings, states: Any, drafts: int, following: Following) -> None:
         self._settings = settings
+        self._following = following
+        self._followed: dict[int, Followed] = {}  # by slot
+        self._absent: set[int] = set()  # those of them that may have left
+        self._texts = SlotTexts(states, drafts, self._followed)
+        self._shadow = Shadow(states.max_num_reqs, states.device)
         self._states = states
         self._table = np.zeros((states.max_num_reqs, col.COLUMNS), dtype=np.int32)
         self._skips_prompt = np.zeros(states.max_num_reqs, dtype=np.int32)
@@ -50,20 +63,32 @@ class SlotState:
 
     def add_request(self, slot: int, params: Any) -> bool:
         """Note the settings of the request that takes this slot."""
+        if slot in self._followed:
+            self._settle(slot)
+            del self._followed[slot]
+            self._absent.discard(slot)
+            self._texts.took(slot)
         settings = self._settings.read(params.extra_args, slot)
         was, now = self.penalised[slot], settings is not None
         self.penalised[slot] = now
         if settings is not None:
             self._table[slot] = settings.line
             self._skips_prompt[slot] = not settings.include_prompt
+            if settings.asked is not None:
+                self._followed[slot] = Followed(self._following, settings, params, ())
+                self._texts.took(slot)
         elif was:
             self._table[slot] = self._skips_prompt[slot] = 0
         if was or now:
             self._sent = None
         return now
 
-    def send_settings(self) -> None:
-        """Send the settings of all slots, if any have changed."""
+    def before_step(self) -> None:
+        """Send the settings of all slots, if any have changed; ask for the texts that policies must see."""
+        self._send_settings()
+        self._texts.ask()
+
+    def _send_settings(self) -> None:
         if self._sent is None:
             both = np.concatenate([self._table, self._skips_prompt[:, None]], axis=1)
             self._sent = send(both, self._states.device)
@@ -71,6 +96,12 @@ class SlotState:
 
     def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
         """Penalise the logits of the batch in place."""
+        if self._followed:
+            return self._apply_policies(logits, ctx)
+        return self._penalise(logits, ctx)
+
+    def _penalise(self, logits: torch.Tensor, ctx: Any, lines: np.ndarray | None = None) -> torch.Tensor:
+        """Penalise in place. `lines`: of every row, where those of its slot are not right."""
         slots = ctx.idx_mapping_np
         if not self.penalised[slots].any():
             return logits
@@ -78,6 +109,8 @@ class SlotState:
         if batch is None or self._drafts or not np.array_equal(batch.slots, slots):
             batch = None
         settings = self._sent.index_select(0, ctx.expanded_idx_mapping) if batch is None else batch.settings
+        if lines is not None:
+            settings[:, : col.COLUMNS] = send(lines, logits.device)
         lengths = ctx.pos + 1
         tail_ids = tail_lengths = None
         if self._drafts:
@@ -90,9 +123,88 @@ class SlotState:
         token_ids = self._states.all_token_ids.gpu
         given = (logits, token_ids, lengths, starts, ctx.expanded_idx_mapping, tail_ids, tail_lengths)
         if batch is None:
-            packed = self._settings.pack(self._table[slots], settings[:, : col.COLUMNS].contiguous())
+            largest = self._table[slots] if lines is None else lines
+            packed = self._settings.pack(largest, settings[:, : col.COLUMNS].contiguous())
             self._batch = batch = Batch(slots.copy(), settings, prepare_lz_penalty(*given, config=packed))
         return batch.penalise(*given)
+
+    # ------------------------------------------------------------ requests with a policy
+
+    def _apply_policies(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
+        slots = ctx.idx_mapping_np.tolist()
+        self._settle_absent(slots)
+        changed = self._texts.read(slots)
+        for slot, is_changed in changed.items():
+            if is_changed and not np.array_equal(self._table[slot], self._followed[slot].line):
+                self._table[slot] = self._followed[slot].line
+                self._sent = None
+        self._send_settings()
+        if not changed:
+            return self._penalise(logits, ctx)
+        lines = None
+        if self._drafts:
+            rows = self._rows(ctx)
+            lines, forced = self._ahead(ctx, rows, list(changed))
+        else:
+            rows = {slot: [row] for row, slot in enumerate(slots)}
+            forced = [(rows[slot][0], slot, self._followed[slot].forced) for slot in changed]
+        shadowed = [slot for slot in changed if self._followed[slot].shadow]
+        self._count_steps({slot: rows[slot] for slot in shadowed})
+        self._shadow.save(logits)
+        self._penalise(logits, ctx, lines)
+        self._shadow.compare(logits)
+        for row, slot, token in forced:
+            if token is not None:
+                force_(logits, row, token, overrides_masks=self._followed[slot].overrides_masks)
+        return logits
+
+    def _rows(self, ctx: Any) -> dict[int, list[int]]:
+        """The rows of each slot."""
+        rows: dict[int, list[int]] = {}
+        for row, slot in enumerate(ctx.expanded_idx_mapping.tolist()):
+            rows.setdefault(slot, []).append(row)
+        return rows
+
+    def _ahead(
+        self, ctx: Any, rows: dict[int, list[int]], followed: list[int]
+    ) -> tuple[np.ndarray, list[tuple[int, int, int | None]]]:
+        """The settings of every row, and which of them are forced: rows behind drafts may be in other sections."""
+        fed = ctx.input_ids.tolist()
+        lines = np.empty((len(fed), col.COLUMNS), dtype=np.int32)
+        for slot, its_rows in rows.items():
+            lines[its_rows] = self._table[slot]
+        forced = []
+        for slot in followed:
+            ahead = self._followed[slot].ahead([fed[row] for row in rows[slot][1:]])
+            for row, (line, token) in zip(rows[slot], ahead, strict=True):
+                lines[row] = line
+                forced.append((row, slot, token))
+        return lines, forced
+
+    def _count_steps(self, shadowed: dict[int, list[int]]) -> None:
+        """Count a step of requests in shadow mode, given their rows; with drafts, the first row of each alone."""
+        for slot in shadowed:
+            if self._followed[slot].is_first:
+                self._followed[slot].steps = 0
+                self._shadow.forget(slot)
+            self._followed[slot].steps += 1
+        rows = [(row, None if i else slot) for slot, its_rows in shadowed.items() for i, row in enumerate(its_rows)]
+        self._shadow.choose([row for row, _ in rows], [slot for _, slot in rows])
+
+    def _settle_absent(self, slots: list[int]) -> None:
+        """Settle those that are not in the step: vLLM does not say who has left. They may come back."""
+        absent = self._followed.keys() - set(slots)
+        for slot in absent - self._absent:
+            self._settle(slot)
+        self._absent = absent
+        self._shadow.collect()
+
+    def _settle(self, slot: int) -> None:
+        followed = self._followed[slot]
+        if followed.shadow:
+            self._shadow.ask(slot, followed.settle)
+        else:
+            followed.settle()
 
     def _draft_tokens(self, ctx: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """The draft tokens that each row sees: those fed at the rows of its request up to its own, but the first."""

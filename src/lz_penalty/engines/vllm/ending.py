@@ -1,0 +1,91 @@
+"""How a request ends that the ladder stops: the best way that this vLLM has, since a processor cannot end anything itself.
+
+vLLM's worker and scheduler in one process   one more token of the run, and vLLM's own detection is told to find it:
+(one GPU: the default)                       finish_reason "repetition"
+a server with a `stop_token_id`              that token: finish_reason "stop", with it as stop_reason
+else                                         EOS, or a stop token of the request: finish_reason "stop"
+the request ignores EOS, and has none        EOS again and again, until vLLM's detection finds it: "repetition"
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from lz_penalty.detection import Repetition
+from lz_penalty.engines.server import server_settings
+from lz_penalty.policy import RequestPolicy
+
+try:
+    from vllm.sampling_params import RepetitionDetectionParams
+except ImportError:  # older releases end a request by tokens alone
+    RepetitionDetectionParams = None
+
+__all__ = ["Ending", "prepare_end"]
+
+LEAST_COPIES = 16  # of one token: the shortest run that the ladder counts
+
+
+def prepare_end(params: Any, asked: RequestPolicy) -> None:
+    """Let a request be ended, when it arrives: only then can what the scheduler looks for be changed in every setting."""
+    copies, reserved = asked.ladder.stop_copies, server_settings().stop_token_id
+    if copies is None or asked.shadow:
+        return
+    stops = params.stop_token_ids or []
+    if reserved is not None:
+        params.stop_token_ids = [*stops, *({reserved} - {*stops})]
+    elif params.ignore_eos and not stops and _detection(params) is None:
+        # Found in a run that the ladder would stop by itself, or in what the ladder forces.
+        _detect(params, 1, max(LEAST_COPIES, math.ceil(copies)))
+
+
+class Ending:
+    """How one request ends.
+
+    Args:
+        params: its sampling parameters.
+        shared: whether they are the scheduler's own.
+        eos_token_id: of the model, `None` if it has none.
+    """
+
+    def __init__(self, params: Any, shared: bool, eos_token_id: int | None) -> None:
+        self._params = params
+        self._eos_token_id = eos_token_id
+        self.by_run = shared and RepetitionDetectionParams is not None
+
+    def token(self, run: Repetition, place: int) -> int | None:
+        """The token that must stand at this place of the output, behind the run; `None` if nothing can end it."""
+        if self.by_run:
+            return int(run.unit[(place - run.start) % run.period])
+        stops = self._params.stop_token_ids or []
+        if (reserved := server_settings().stop_token_id) in stops:
+            return reserved
+        if self._params.ignore_eos and stops:
+            return stops[0]
+        if self._params.ignore_eos and _detection(self._params) is None:
+            return None
+        return self._eos_token_id if self._eos_token_id is not None else next(iter(stops), None)
+
+    @property
+    def overrides_masks(self) -> bool:
+        """Whether the token must come even if it is masked: in spite of `min_tokens`, but never in a grammar."""
+        return not self.by_run and self._params.structured_outputs is None
+
+    def begin(self, run: Repetition) -> None:
+        """Tell the scheduler, where that is possible."""
+        if self.by_run:
+            self._params.min_tokens = 0
+            # Nobody else is ended by it: where requests share their parameters (`n` > 1) they share the threshold too.
+            _detect(self._params, run.period, int(run.copies))
+
+
+def _detection(params: Any) -> Any:
+    return getattr(params, "repetition_detection", None)
+
+
+def _detect(params: Any, period: int, copies: int) -> None:
+    """Let vLLM end this request when its output ends with so many copies of a unit of this length."""
+    if RepetitionDetectionParams is not None:
+        params.repetition_detection = RepetitionDetectionParams(
+            max_pattern_size=period, min_pattern_size=period, min_count=copies
+        )

@@ -1,0 +1,144 @@
+"""The V1 contract for requests with a policy: random batches as in test_contract.py, every step recomputed from nothing."""
+
+import pytest
+import torch
+from policy_truth import Truth
+from test_contract import VOCAB, Simulation, vllm_config  # noqa: F401
+from vllm import SamplingParams
+from vllm.v1.worker.gpu_input_batch import CachedRequestState
+
+from lz_penalty.engines import request_settings as settings_module
+from lz_penalty.engines.server import ServerSettings
+from lz_penalty.engines.vllm import batch_state
+from lz_penalty.policy import SECTIONS, RequestPolicy, counters
+
+EOS = 0
+TEXTS = (
+    "\n```\n",
+    "<think>",
+    "<think>",
+    "</think>\n",
+    "\n| a |",
+    "\n<tool_call>",
+    "</tool_call>",
+    '\n{"a": 1',
+    "\n",
+    " the sea",
+    " man",
+)
+SIZES = {"lz_window_size": 40, "lz_loop_window": 80}  # so that histories outgrow their slots
+DEFAULT = {"lz_policy": "default", **SIZES}
+FIELDS = (
+    DEFAULT,
+    DEFAULT | {"lz_penalty": 2, "lz_include_prompt": 0},
+    {"lz_preset": "guarded", "lz_penalty": 1, "lz_code": "none", "lz_exempt_token_ids": [5, 300], **SIZES},
+    DEFAULT | {"lz_end_thinking_copies": 3, "lz_stop_copies": 20},
+    {"lz_thinking": "failsafe", "lz_end_thinking_copies": 3, **SIZES},
+    {"lz_stop_copies": 6},
+    DEFAULT | {"lz_penalty": 3, "lz_stop_copies": 5, "lz_shadow": 1},
+    {"lz_preset": "paper", "lz_penalty": 3, "lz_shadow": True, **SIZES},
+    {"lz_preset": "guarded", **SIZES},
+    {},
+)
+
+
+class PolicySimulation(Simulation):
+    """Requests with policies beside others; the tokens open and close all kinds of sections."""
+
+    def __init__(self, vllm_config, seed, asynchronous, tokenizer):  # noqa: F811
+        super().__init__(vllm_config, seed, asynchronous)
+        self.known = Truth(tokenizer, self.special)
+        self.texts = [tokenizer(text).input_ids for text in TEXTS]
+        self.begun: dict[int, list[int]] = {}  # what is left to write of a text, by output
+        self.came_with: dict[str, int] = {}
+        self.changed: dict[str, list[bool]] = {}  # in shadow mode, since the request came
+        self.expected = {"lz_shadow_steps": 0, "lz_shadow_changed": 0}
+        self.met = set()
+
+    def _new(self):
+        self.count += 1
+        name, fields = f"request {self.count}", self.rng.choice(FIELDS)
+        self.configs[name] = ServerSettings().settings_of(fields)
+        self.truth[name] = []
+        return CachedRequestState(
+            req_id=name,
+            prompt_token_ids=[
+                token for text in self.rng.choices(self.texts, k=self.rng.randint(1, 20)) for token in text
+            ],
+            mm_features=[],
+            sampling_params=SamplingParams(extra_args=fields, temperature=0, min_tokens=3),
+            generator=None,
+            block_ids=([],),
+            num_computed_tokens=0,
+            output_token_ids=[],
+        )
+
+    def _leave(self):
+        before = set(self.running)
+        super()._leave()
+        for name in before - set(self.running):
+            self._left(name)
+
+    def _left(self, name):
+        self.came_with.pop(name, None)
+        flags = self.changed.pop(name, [])
+        self.expected["lz_shadow_steps"] += len(flags)
+        self.expected["lz_shadow_changed"] += sum(flags)
+
+    def _check(self):
+        before = torch.randn(len(self.running), VOCAB)
+        for row, name in enumerate(self.batch.req_ids):  # so that the penalty matters
+            before[row, self.truth[name][-4:]] += 5
+        after = self.processor.apply(before.clone())
+        for row, name in enumerate(self.batch.req_ids):
+            self._check_row(name, before[row], after[row])
+
+    def _check_row(self, name, before, after):
+        prompt, output, asked = self.running[name].prompt_token_ids, self.truth[name], self.configs[name]
+        self.met.add(self.known.check_row(before, after, prompt, output, asked, EOS))
+        if len(output) == self.came_with.setdefault(name, len(output)):
+            self.changed[name] = []
+        if isinstance(asked, RequestPolicy) and asked.shadow:
+            self.changed[name].append(self.known.would_change(before, prompt, output, asked))
+
+    def _token(self, output):
+        """Texts that open and close sections, and runs of one to three tokens."""
+        left, period = self.begun.setdefault(id(output), []), 1 + len(output) // 40 % 3
+        if not left and len(output) > 4 and self.rng.random() < 0.92:
+            return output[-period]
+        if not left:
+            left += self.rng.choice(self.texts)
+        return left.pop(0)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
+@pytest.mark.parametrize("compiled", [True, False], ids=["C", "Python"])
+@pytest.mark.parametrize("seed", range(2))
+def test_random_batches(vllm_config, tokenizer, monkeypatch, seed, asynchronous, compiled):  # noqa: F811
+    if not compiled:
+        monkeypatch.setattr(batch_state, "newest_reader", lambda *given: None)
+    monkeypatch.setattr(settings_module, "SLACK", 3)
+    monkeypatch.setattr(settings_module.RequestSettings, "longest_reach", 80)
+    simulation = PolicySimulation(vllm_config, seed, asynchronous, tokenizer)
+    before = counters.totals()
+    for _ in range(300):
+        simulation.step()
+    for name in list(simulation.running):
+        simulation.running.pop(name)
+        simulation.batch.remove_request(name)
+        simulation._left(name)
+    simulation.batch.refresh_metadata()
+    assert simulation.met == {*SECTIONS, "none", "forced", "stopped"}
+    assert simulation.expected["lz_shadow_changed"] > 0
+    counted = {name: number - before[name] for name, number in counters.totals().items()}
+    assert counted | simulation.expected == counted
+    assert counted["lz_stopped"] > 0
+
+
+def test_alone(vllm_config, tokenizer):  # noqa: F811
+    """In a section without a penalty no token is stored where nothing else is in the batch; behind it, all must be there."""
+    simulation = PolicySimulation(vllm_config, 0, False, tokenizer)
+    simulation.most_rows = 1
+    for _ in range(600):
+        simulation.step()
+    assert {*SECTIONS} < simulation.met
