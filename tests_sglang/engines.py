@@ -61,7 +61,8 @@ def generate(requests: list[dict[str, Any]], env: dict[str, str] | None = None, 
         engine: settings of the engine.
 
     Returns:
-        `tokens`, the completion of every request or the message of its refusal, and `counts`, what `spying.py` has counted.
+        `tokens`, the completion of every request or the message of its refusal, `reasons`, why it finished, and `counts`,
+        what `spying.py` has counted.
     """
     with tempfile.TemporaryDirectory() as folder:
         counts = Path(folder, "counts.json")

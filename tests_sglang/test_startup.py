@@ -9,7 +9,7 @@ from sglang.srt.server_args import ServerArgs
 
 from lz_penalty import LZPenaltyError
 from lz_penalty.engines.sglang import plugin
-from lz_penalty.engines.sglang.checks import config_of
+from lz_penalty.engines.sglang.checks import settings_of
 
 OFF = {"SGLANG_PLUGINS": "another"}
 
@@ -61,10 +61,10 @@ def test_where_it_could_not_be_exact(server, problem):
         started.resolve_once()
         get_context().set_server_args(started)
         with pytest.raises(LZPenaltyError, match=f"not exact with {problem}"):
-            config_of(asks)
-        assert config_of(silent) is None
+            settings_of(asks)
+        assert settings_of(silent) is None
     with get_context().override_server_args():
-        assert config_of(asks).strength == 0.2
+        assert settings_of(asks).strength == 0.2
 
 
 @pytest.mark.parametrize(
