@@ -6,14 +6,14 @@ import pytest
 from malformed import malformed
 
 from lz_penalty import LZPenaltyConfig, LZPenaltyError
-from lz_penalty.policy import SECTIONS, Policy, settings_from_request
+from lz_penalty.policy import SECTIONS, Ladder, Policy, RequestPolicy, settings_from_request
 
 PAPER, GUARDED, FAILSAFE = LZPenaltyConfig.paper(), LZPenaltyConfig.guarded(), LZPenaltyConfig.failsafe()
 
 
 def test_the_default_policy():
     assert Policy() == Policy(thinking=GUARDED, answer=PAPER, code=None, tool_call=None, table=FAILSAFE)
-    assert settings_from_request({"lz_policy": "default"}) == Policy()
+    assert settings_from_request({"lz_policy": "default"}) == RequestPolicy(policy=Policy())
 
 
 @pytest.mark.parametrize("default", [None, GUARDED])
@@ -66,6 +66,50 @@ def test_one_config_alone_still_refuses_policies():
     ],
 )
 def test_requests(request_fields, default, want):
+    got = settings_from_request(request_fields, default)
+    assert got == (want and RequestPolicy(policy=want))
+
+
+def asked(policy, end=None, stop=None, shadow=False):
+    return RequestPolicy(policy=policy, ladder=Ladder(end_thinking_copies=end, stop_copies=stop), shadow=shadow)
+
+
+NONE, EVERYWHERE = Policy.everywhere(None), Policy.everywhere(GUARDED)
+
+
+@pytest.mark.parametrize(
+    ("request_fields", "default", "want"),
+    [
+        ({"lz_stop_copies": 20}, None, asked(NONE, stop=20.0)),
+        ({"lz_stop_copies": 20}, GUARDED, asked(EVERYWHERE, stop=20.0)),
+        ({"lz_preset": "guarded", "lz_end_thinking_copies": 7.5}, None, asked(EVERYWHERE, end=7.5)),
+        ({"lz_penalty": 0, "lz_stop_copies": 20}, GUARDED, asked(NONE, stop=20.0)),
+        ({"lz_policy": "default", "lz_shadow": True}, None, asked(Policy(), shadow=True)),
+        ({"lz_shadow": 1}, None, asked(NONE, shadow=True)),
+        ({"lz_preset": "guarded", "lz_shadow": 0}, None, GUARDED),
+        # a default with a policy, a ladder and shadow mode
+        ({}, asked(Policy(), 10, 20), asked(Policy(), 10, 20)),
+        ({"lz_preset": "guarded"}, asked(Policy(), 10, 20), asked(EVERYWHERE, 10, 20)),
+        ({"lz_penalty": 0}, asked(Policy(), 10, 20), asked(NONE, 10, 20)),
+        ({"lz_stop_copies": 30}, asked(Policy(), 10, 20), asked(Policy(), 10, 30.0)),
+        ({"lz_stop_copies": "none"}, asked(Policy(), 10, 20), asked(Policy(), 10)),
+        ({"lz_stop_copies": "none"}, asked(EVERYWHERE, stop=20), GUARDED),
+        ({"lz_stop_copies": "none"}, asked(NONE, stop=20), None),
+        ({"lz_shadow": False}, asked(Policy(), shadow=True), asked(Policy())),
+        ({"lz_code": "failsafe"}, asked(Policy()), asked(replace(Policy(), code=FAILSAFE))),
+        (
+            {"lz_loop_window": 99},
+            asked(Policy(), stop=20),
+            asked(
+                Policy(
+                    **{n: c and replace(c, loop_window=99) for n, c in zip(SECTIONS, Policy().configs, strict=True)}
+                ),
+                stop=20,
+            ),
+        ),
+    ],
+)
+def test_ladder_and_shadow_mode(request_fields, default, want):
     assert settings_from_request(request_fields, default) == want
 
 
@@ -87,6 +131,16 @@ def test_requests(request_fields, default, want):
         ({"lz_thinking": "guarded", "lz_buffer_size": 1}, "min_match_length = 3: must be at most buffer_size"),
         ({"lz_thinking": "guarded", "lz_escalation": 1}, "there is no server default to refine"),
         ({"lz_policy": "default", "lz_exempt_token_ids": list(range(1025))}, "more than 1024"),
+        ({"lz_stop_copies": 2}, "lz_stop_copies = 2: must be a finite number from 3 to 100"),
+        ({"lz_stop_copies": 1e9}, "lz_stop_copies = 1000000000.0: must be a finite number from 3 to 100"),
+        ({"lz_stop_copies": True}, "lz_stop_copies = True: must be"),
+        ({"lz_end_thinking_copies": "no"}, "lz_end_thinking_copies = 'no': must be"),
+        (
+            {"lz_end_thinking_copies": 20, "lz_stop_copies": 20},
+            "lz_stop_copies = 20.0: must be more than lz_end_thinking_copies = 20",
+        ),
+        ({"lz_shadow": "yes"}, "lz_shadow = 'yes': must be true or false"),
+        ({"lz_shadow": None}, "lz_shadow = None: must be true or false"),
     ],
 )
 def test_bad_requests(request_fields, message):
@@ -106,5 +160,9 @@ def test_malformed_requests_never_raise_anything_else():
 
 
 def test_bad_policies():
+    with pytest.raises(LZPenaltyError, match="ladder = 20: must be a Ladder"):
+        RequestPolicy(policy=Policy(), ladder=20)
+    with pytest.raises(LZPenaltyError, match="stop_copies = 101: must be"):
+        Ladder(stop_copies=101)
     with pytest.raises(LZPenaltyError, match="code = 'failsafe': must be an LZPenaltyConfig"):
         Policy(code="failsafe")

@@ -72,3 +72,32 @@ def test_the_environment_is_read_once(monkeypatch):
     monkeypatch.delenv(VARIABLE)
     assert server_settings() == ServerSettings()
     server_settings.cache_clear()
+
+
+def test_policies():
+    server = ServerSettings.from_json('{"default": {"lz_policy": "default", "lz_stop_copies": 20}}')
+    assert server.settings_of(None) is server.default
+    assert server.settings_of({"lz_penalty": 0.3}).ladder.stop_copies == 20
+    assert server.settings_of({"lz_code": "paper"}).policy.code == LZPenaltyConfig.paper()
+    assert ServerSettings().settings_of({"lz_penalty": 0.3}) == LZPenaltyConfig(strength=0.3)
+    with pytest.raises(LZPenaltyError, match="the default has fields of a policy"):
+        server.without_policies()
+    with pytest.raises(LZPenaltyError, match="the default has fields of a policy"):
+        server.config_of({"lz_penalty": 0.3})
+    with pytest.raises(LZPenaltyError, match="lz_policy = 'default': unknown field"):
+        ServerSettings().without_policies().config_of({"lz_policy": "default"})
+
+
+def test_caps_hold_in_every_section():
+    server = ServerSettings(max_window_size=600, max_loop_window=3000)
+    with pytest.raises(LZPenaltyError, match="lz_loop_window = 4096: must be at most 3000"):
+        server.settings_of({"lz_preset": "paper", "lz_table": "failsafe"})
+    assert server.settings_of({"lz_preset": "paper", "lz_table": "failsafe", "lz_loop_window": 9})
+    with pytest.raises(LZPenaltyError, match="LZ_PENALTY_SERVER: lz_loop_window = 4096"):
+        ServerSettings.from_json('{"default": {"lz_policy": "default"}, "max_loop_window": 4095}')
+
+
+def test_sections_that_differ_in_what_they_count():
+    with pytest.raises(LZPenaltyError, match="the sections' presets differ in lz_include_prompt"):
+        ServerSettings().settings_of({"lz_preset": "paper", "lz_code": "sglang"})
+    assert ServerSettings().settings_of({"lz_preset": "paper", "lz_code": "sglang", "lz_include_prompt": 1})

@@ -156,6 +156,27 @@ class RepetitionDetector:
         """The run at or over the threshold that the history ends with, the longest if there are two; else `None`."""
         return self._longest(lambda length, need: length >= need)
 
+    @property
+    def stretches(self) -> tuple[tuple[int, int], ...]:
+        """Period and start of every stretch that is followed at the end of the history: all runs over the threshold, and
+        some that may come to be; each ends with the newest token.
+        """
+        return self._active
+
+    def run(self, period: int, start: int) -> Repetition:
+        """What one of the `stretches` is."""
+        length = self._length - start
+        last = tuple(self._history[-period:])  # of a long run, no more of it may be left
+        turn = period - length % period
+        return Repetition(
+            start=start,
+            period=period,
+            length=length,
+            copies=length / period,
+            coverage=length / self._length,
+            unit=last[turn:] + last[:turn],
+        )
+
     def push(self, token: int) -> Repetition | None:
         """Take one token; return the run that reaches the threshold with it, the longest if there are two."""
         try:
@@ -238,17 +259,7 @@ class RepetitionDetector:
         if not lengths:
             return None
         length = max(lengths)
-        period = lengths[length]
-        last = tuple(self._history[-period:])  # of a long run, no more of it may be left
-        turn = period - length % period
-        return Repetition(
-            start=self._length - length,
-            period=period,
-            length=length,
-            copies=length / period,
-            coverage=length / self._length,
-            unit=last[turn:] + last[:turn],
-        )
+        return self.run(lengths[length], self._length - length)
 
 
 def _recurs(history: array[int], size: int, distance: int) -> bool:

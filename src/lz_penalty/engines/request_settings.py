@@ -12,10 +12,11 @@ import numpy as np
 import torch
 
 from lz_penalty import packing as col
-from lz_penalty.config import MAX_BUFFER, LZPenaltyConfig
+from lz_penalty.config import MAX_BUFFER
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.special_tokens import special_token_ids
 from lz_penalty.packing import PackedConfig, pack_configs
+from lz_penalty.policy import SECTIONS, Policy, RequestPolicy
 
 __all__ = ["RequestSettings", "Settings", "exempt_for_all", "padded", "send", "store"]
 
@@ -23,20 +24,25 @@ _LOGGER = logging.getLogger("lz_penalty")
 MAX_SPECIAL = 1_023  # with a request's own 1,024 they fit into the op's 2,047
 SLACK = 2_048  # tokens between two reloads of a history that has outgrown its slot
 _SEGMENT = 2_048
+_ANSWER = SECTIONS.index("answer")
 
 
 class Settings(NamedTuple):
     """What one request asks for.
 
     Attributes:
-        line: int32 `[9]`, its line of the settings table.
+        line: int32 `[9]`, its line of the settings table; with a policy, that of an answer.
         reach: how many trailing tokens can matter to it.
         include_prompt: whether they may be the prompt's.
+        lines: int32 `[5, 9]`, the line in each of `SECTIONS`; zeros where there is no penalty.
+        asked: the policy, ladder and shadow mode, `None` without any of them.
     """
 
     line: np.ndarray
     reach: int
     include_prompt: bool
+    lines: np.ndarray
+    asked: RequestPolicy | None
 
 
 class RequestSettings:
@@ -63,22 +69,23 @@ class RequestSettings:
         return max(self._server.max_window_size + MAX_BUFFER, self._server.max_loop_window)
 
     def read(self, extra_args: dict[str, Any] | None, slot: int) -> Settings | None:
-        """The settings of the request that takes `slot`, `None` for no penalty."""
+        """The settings of the request that takes `slot`, `None` if nothing is to be done for it."""
         asked = tuple((key, type(value), value) for key, value in (extra_args or {}).items() if key.startswith("lz_"))
         try:
-            config, line, reach = self._parse(asked)
+            settings, exempt = self._parse(asked)
         except TypeError:  # a list: it cannot be looked up
-            config, line, reach = self._parse.__wrapped__(asked)
-        if config is None or not reach:  # neither codelengths nor escalation
+            settings, exempt = self._parse.__wrapped__(asked)
+        if settings.asked is None and not settings.reach:  # neither codelengths nor escalation
             return None
-        line = line.copy()
         begin, count = 0, len(self._special)
-        if config.exempt_token_ids:
-            merged = sorted({*self._special, *config.exempt_token_ids})
+        if exempt:
+            merged = sorted({*self._special, *exempt})
             begin, count = (slot + 1) * _SEGMENT, len(merged)
             self._write(begin, merged)
-        line[col.EXEMPT_BEGIN], line[col.EXEMPT_END] = begin, begin + count
-        return Settings(line, reach, config.include_prompt)
+        lines = settings.lines.copy()
+        penalised = lines.any(axis=1)
+        lines[penalised, col.EXEMPT_BEGIN], lines[penalised, col.EXEMPT_END] = begin, begin + count
+        return settings._replace(line=lines[_ANSWER], lines=lines)
 
     def capacity(self, context_length: int) -> int:
         """How many tokens a history holds for a request; one that outgrows it keeps its last `longest_reach`."""
@@ -112,13 +119,22 @@ class RequestSettings:
             )
 
 
-def _parse(
-    server: ServerSettings, asked: tuple[tuple[str, type, Any], ...]
-) -> tuple[LZPenaltyConfig | None, np.ndarray, int]:
-    """The penalty that these fields (with the types of their values: `True` equals 1) ask for, its line and reach."""
-    config = server.config_of({key: value for key, _, value in asked})
-    packed = pack_configs([config and replace(config, exempt_token_ids=(), include_prompt=True)])
-    return config, packed.table[0], max(packed.reach, packed.max_loop_window)
+def _parse(server: ServerSettings, asked: tuple[tuple[str, type, Any], ...]) -> tuple[Settings, tuple[int, ...]]:
+    """What these fields (with the types of their values: `True` equals 1) ask for, and the ids they exempt."""
+    found = server.settings_of({key: value for key, _, value in asked})
+    policy = found.policy if isinstance(found, RequestPolicy) else Policy.everywhere(found)
+    configs = [config for config in policy.configs if config is not None]
+    packed = pack_configs(
+        [config and replace(config, exempt_token_ids=(), include_prompt=True) for config in policy.configs]
+    )
+    settings = Settings(
+        line=packed.table[_ANSWER],
+        reach=max(packed.reach, packed.max_loop_window),
+        include_prompt=all(config.include_prompt for config in configs),
+        lines=packed.table,
+        asked=found if isinstance(found, RequestPolicy) else None,
+    )
+    return settings, tuple({token for config in configs for token in config.exempt_token_ids})
 
 
 def padded(contexts: Sequence[Sequence[int]]) -> np.ndarray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from types import MappingProxyType
@@ -18,6 +18,7 @@ from typing import Any
 from lz_penalty.checks import boolean, integer
 from lz_penalty.config import MAX_WINDOW, LZPenaltyConfig
 from lz_penalty.errors import LZPenaltyError, bad_value, show
+from lz_penalty.policy import POLICY_FIELDS, Asked, RequestPolicy, settings_from_request
 
 __all__ = ["VARIABLE", "ServerSettings", "server_settings"]
 
@@ -29,14 +30,15 @@ class ServerSettings:
     """What applies to every request of a server.
 
     Args:
-        default: the penalty of requests without `lz_*` fields; given as such fields. `None`: no penalty.
+        default: what requests without `lz_*` fields get; given as such fields, those of a policy and ladder among them.
+            `None`: no penalty.
         max_window_size: the largest `lz_window_size` that a request may ask for; bounds memory and work per request.
         max_loop_window: the same for `lz_loop_window`.
         penalise_special_tokens: do not exempt end-of-sequence, thinking and chat-template tokens.
         count_loops: look for loops in the penalised outputs and count them; takes about a microsecond per token.
     """
 
-    default: LZPenaltyConfig | None = None
+    default: Asked = None
     max_window_size: int = 8_192
     max_loop_window: int = 8_192
     penalise_special_tokens: bool = False
@@ -48,8 +50,8 @@ class ServerSettings:
         integer(1, MAX_WINDOW)("max_loop_window", self.max_loop_window)
         boolean("penalise_special_tokens", self.penalise_special_tokens)
         boolean("count_loops", self.count_loops)
-        if self.default is not None:
-            self._check_caps(self.default)
+        for config in _configs(self.default):
+            self._check_caps(config)
 
     @classmethod
     def from_json(cls, text: str) -> ServerSettings:
@@ -75,8 +77,20 @@ class ServerSettings:
         except ValueError as error:  # of our own, or of the JSON
             raise LZPenaltyError(f"{VARIABLE}: {error}") from error
 
+    def settings_of(self, request: Mapping[str, Any] | None) -> Asked:
+        """What a request gets, `None` for nothing; see `lz_penalty.policy.settings_from_request`.
+
+        >>> server = ServerSettings(default=LZPenaltyConfig.guarded(), max_window_size=1024)
+        >>> server.settings_of({"lz_stop_copies": 20}).ladder.stop_copies
+        20.0
+        >>> server.settings_of({"lz_policy": "default", "lz_window_size": 2048})
+        Traceback (most recent call last):
+        lz_penalty.errors.LZPenaltyError: lz_window_size = 2048: must be at most 1024, the cap of this server.
+        """
+        return self._within(request or {}, settings_from_request)
+
     def config_of(self, request: Mapping[str, Any] | None) -> LZPenaltyConfig | None:
-        """The penalty that a request gets, `None` for none; see `LZPenaltyConfig.from_request`.
+        """The same in an engine that knows no policies: their fields are unknown. See `LZPenaltyConfig.from_request`.
 
         >>> server = ServerSettings(default=LZPenaltyConfig.guarded(), max_window_size=1024)
         >>> server.config_of({"lz_penalty": 0}) is None
@@ -85,11 +99,30 @@ class ServerSettings:
         Traceback (most recent call last):
         lz_penalty.errors.LZPenaltyError: lz_window_size = 2048: must be at most 1024, the cap of this server.
         """
-        request = request or {}
-        config = LZPenaltyConfig.from_request(request, self.default)
-        if config is not None and config is not self.default:
-            self._check_caps(config, request)
-        return config
+        return self.without_policies()._within(request or {}, LZPenaltyConfig.from_request)
+
+    def without_policies(self) -> ServerSettings:
+        """These settings, for an engine that knows no policies; call it at the start: an error if the default is one."""
+        if isinstance(self.default, RequestPolicy):
+            raise LZPenaltyError(
+                f"{VARIABLE}: the default has fields of a policy ({', '.join(POLICY_FIELDS)}), which this engine does not "
+                "know. Use lz_preset and its fields alone."
+            )
+        return self
+
+    def _within(self, request: Mapping[str, Any], read: Callable[..., Any]) -> Any:
+        """What a request asks for, checked against the caps where it is not the default."""
+        asked = read(request, self.default)
+        if asked is not self.default:
+            configs = _configs(asked)
+            for config in configs:
+                self._check_caps(config, request)
+            if len({config.include_prompt for config in configs}) > 1:
+                raise LZPenaltyError(
+                    "the sections' presets differ in lz_include_prompt, and a server keeps one history of a request: add "
+                    "lz_include_prompt, which applies to all of them."
+                )
+        return asked
 
     def _check_caps(self, config: LZPenaltyConfig, request: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Sizes that were asked for or have an effect must be within the caps."""
@@ -102,14 +135,20 @@ class ServerSettings:
                 raise bad_value(f"lz_{name}", size, f"at most {cap}, the cap of this server")
 
 
-def _default(given: Any) -> LZPenaltyConfig | None:
+def _configs(asked: Asked) -> list[LZPenaltyConfig]:
+    """All penalties in it."""
+    configs = asked.policy.configs if isinstance(asked, RequestPolicy) else [asked]
+    return [config for config in configs if config is not None]
+
+
+def _default(given: Any) -> Asked:
     """The default penalty from its `lz_*` fields; anything else in there would have no effect."""
     if not isinstance(given, dict):
         raise bad_value("default", given, 'an object of lz_* fields, such as {"lz_preset": "guarded"}')
     for key, value in given.items():
         if not key.startswith("lz_"):
             raise LZPenaltyError(f"default: {key} = {show(value)}: unknown field. Its fields begin with lz_.")
-    return LZPenaltyConfig.from_request(given)
+    return settings_from_request(given)
 
 
 @lru_cache(maxsize=None)

@@ -1,27 +1,35 @@
-"""Where the penalty applies: sections of a generation, and the penalty of each. Standard library only.
+"""Where the penalty applies, and what happens when it is not enough. No array library but that of the detection.
 
-sections = Sections.of(tokenizer)
-state = sections.read(prompt_ids)
-config = getattr(Policy(), state.section)        # of the token to come
-state = sections.advance(state, token)
+    sections = Sections.of(tokenizer)
+    state = sections.read(prompt_ids)
+    config = getattr(Policy(), state.section)        # of the token to come
+    state = sections.advance(state, token)
+
+`Tracker` does so for one generation, with the ladder; engines use it.
 """
 
 from __future__ import annotations
 
 from lz_penalty.policy.markers import KNOWN, markers_of
 from lz_penalty.policy.places import SECTIONS, Pair
-from lz_penalty.policy.rules import POLICY_FIELDS, Policy, settings_from_request
+from lz_penalty.policy.rules import POLICY_FIELDS, Asked, Ladder, Policy, RequestPolicy, settings_from_request
 from lz_penalty.policy.sections import Sections, State
+from lz_penalty.policy.tracking import Tracker, closers_of
 from lz_penalty.policy.vocabulary import turn_ids, vocabulary_of
 
 __all__ = [
     "KNOWN",
     "POLICY_FIELDS",
     "SECTIONS",
+    "Asked",
+    "Ladder",
     "Pair",
     "Policy",
+    "RequestPolicy",
     "Sections",
     "State",
+    "Tracker",
+    "closers_of",
     "markers_of",
     "settings_from_request",
     "turn_ids",

@@ -1,4 +1,4 @@
-"""`Policy`: which penalty applies in which section, and the request fields that say so."""
+"""`RequestPolicy`: which penalty applies in which section, what happens when it fails, and the fields that say so."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from lz_penalty.checks import choice
+from lz_penalty.checks import boolean, choice, real
 from lz_penalty.config import PRESETS, REQUEST_FIELDS, LZPenaltyConfig, unknown_field
 from lz_penalty.errors import LZPenaltyError, bad_value, show
 from lz_penalty.policy.places import SECTIONS
 
-__all__ = ["POLICY_FIELDS", "Policy", "settings_from_request"]
+__all__ = ["POLICY_FIELDS", "Asked", "Ladder", "Policy", "RequestPolicy", "settings_from_request"]
 
 POLICIES = ("default",)
-POLICY_FIELDS = ("lz_policy", *("lz_" + name for name in SECTIONS))
+SECTION_FIELDS = ("lz_policy", *("lz_" + name for name in SECTIONS))
+LADDER_FIELDS = ("lz_end_thinking_copies", "lz_stop_copies")
+POLICY_FIELDS = (*SECTION_FIELDS, *LADDER_FIELDS, "lz_shadow")
+MAX_COPIES = 100.0  # a detector keeps so many copies of the longest unit
 _SHARED = (
     "lz_penalty",
     "lz_window_size",
@@ -63,29 +66,87 @@ class Policy:
         return cls(**{field.name: config for field in fields(cls)})
 
 
-def settings_from_request(
-    request: Mapping[str, Any], default: LZPenaltyConfig | None = None
-) -> LZPenaltyConfig | Policy | None:
-    """What a request's flat `lz_*` fields ask for: a policy if a policy or a section is named in them, else one config.
+def _check_order(end: float | None, stop: float | None, prefix: str = "") -> None:
+    if end is not None and stop is not None and stop <= end:
+        allowed = f"more than {prefix}end_thinking_copies = {end:g}, or it comes first"
+        raise bad_value(f"{prefix}stop_copies", stop, allowed)
 
-        no field of a policy      -> LZPenaltyConfig.from_request(request, default)
+
+@dataclass(frozen=True, kw_only=True)
+class Ladder:
+    """What happens when a run of adjacent copies grows in spite of the penalty, or without any. `None`: nothing.
+
+    A run counts from 16 tokens on, whatever the copies; its unit has at most 1,024 tokens.
+
+    Args:
+        end_thinking_copies: in thinking, the model's end-of-thinking marker is forced; 3 to 100.
+        stop_copies: anywhere, the generation ends; 3 to 100, and more than `end_thinking_copies`.
+
+    >>> Ladder(end_thinking_copies=20, stop_copies=10)
+    Traceback (most recent call last):
+    lz_penalty.errors.LZPenaltyError: stop_copies = 10.0: must be more than end_thinking_copies = 20, or it comes first.
+    """
+
+    end_thinking_copies: float | None = None
+    stop_copies: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("end_thinking_copies", "stop_copies"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, None if value is None else real(3, MAX_COPIES)(name, value))
+        _check_order(self.end_thinking_copies, self.stop_copies)
+
+    def __bool__(self) -> bool:
+        return self != Ladder()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestPolicy:
+    """What a request with any field of a policy asks for.
+
+    Args:
+        policy: the penalty of each section.
+        ladder: what happens when it is not enough.
+        shadow: compute and count, change nothing.
+    """
+
+    policy: Policy
+    ladder: Ladder = Ladder()
+    shadow: bool = False
+
+    def __post_init__(self) -> None:
+        for name, kind in (("policy", Policy), ("ladder", Ladder)):
+            if not isinstance(getattr(self, name), kind):
+                raise bad_value(name, getattr(self, name), f"a {kind.__name__}, such as {kind.__name__}()")
+        boolean("shadow", self.shadow)
+
+
+Asked = LZPenaltyConfig | RequestPolicy | None
+
+
+def settings_from_request(request: Mapping[str, Any], default: Asked = None) -> Asked:
+    """What a request's flat `lz_*` fields ask for; one config, or none, unless it takes more to say it.
+
+        no lz_* field             -> default
         lz_policy = "default"     -> the default policy
         lz_thinking = "guarded"   -> that preset in thinking; "none": no penalty there. The same for lz_answer, lz_code,
                                      lz_tool_call and lz_table
         sections not named        -> those of lz_policy, else what the request would get without these fields
         lz_penalty, lz_window_size, lz_buffer_size, lz_loop_window, lz_include_prompt, lz_exempt_token_ids
                                   -> apply in every section that is penalised
-        lz_penalty = 0            -> off
+        lz_penalty = 0            -> no penalty; the ladder works without
+        lz_end_thinking_copies, lz_stop_copies, lz_shadow
+                                  -> the ladder and shadow mode; where not named, those of the default. "none": no rung
 
     Args:
         request: the request's fields; those without the prefix are somebody else's.
         default: the server's default.
 
-    >>> settings_from_request({"lz_policy": "default", "lz_penalty": 0.3}).answer.strength
+    >>> settings_from_request({"lz_policy": "default", "lz_penalty": 0.3}).policy.answer.strength
     0.3
-    >>> policy = settings_from_request({"lz_preset": "guarded", "lz_code": "none"})
-    >>> policy.code, policy.answer.min_match_length
-    (None, 3)
+    >>> asked = settings_from_request({"lz_preset": "guarded", "lz_code": "none", "lz_stop_copies": 20})
+    >>> asked.policy.code, asked.policy.answer.min_match_length, asked.ladder.stop_copies
+    (None, 3, 20.0)
     >>> settings_from_request({"lz_preset": "guarded"}) == LZPenaltyConfig.guarded()
     True
     >>> settings_from_request({"lz_code": "off"})
@@ -96,20 +157,46 @@ def settings_from_request(
     for key, value in given.items():
         if key not in REQUEST_FIELDS and key not in POLICY_FIELDS:
             raise unknown_field(key, value, (*REQUEST_FIELDS, *POLICY_FIELDS))
-    ours = {key: given.pop(key) for key in POLICY_FIELDS if key in given}
+    if not given:
+        return default
+    inherited = default if isinstance(default, RequestPolicy) else RequestPolicy(policy=Policy.everywhere(default))
+    ladder = _ladder(given, inherited.ladder)
+    shadow = _flag("lz_shadow", given.pop("lz_shadow", inherited.shadow))
+    policy = _penalties(given, inherited.policy)
+    if len(set(policy.configs)) > 1 or ladder or shadow:
+        return RequestPolicy(policy=policy, ladder=ladder, shadow=shadow)
+    return policy.answer
+
+
+def _ladder(given: dict[str, Any], inherited: Ladder) -> Ladder:
+    """The ladder, its fields taken out of the given ones."""
+    rungs = {key: given.pop(key) for key in LADDER_FIELDS if key in given}
+    rungs = {key: None if value == "none" else real(3, MAX_COPIES)(key, value) for key, value in rungs.items()}
+    end, stop = (rungs.get("lz_" + name, value) for name, value in vars(inherited).items())
+    _check_order(end, stop, "lz_")
+    return Ladder(end_thinking_copies=end, stop_copies=stop)
+
+
+def _flag(key: str, value: Any) -> bool:
+    """True or false; flat transports have 0 and 1 for it."""
+    return boolean(key, bool(value) if isinstance(value, int) and value in (0, 1) else value)
+
+
+def _penalties(given: dict[str, Any], inherited: Policy) -> Policy:
+    """The penalty of each section."""
+    ours = {key: given.pop(key) for key in SECTION_FIELDS if key in given}
     if not ours:
-        return LZPenaltyConfig.from_request(given, default)
-    base = _of_policy(ours["lz_policy"], given) if "lz_policy" in ours else Policy.everywhere(_plain(given, default))
+        return _refined(given, inherited)
+    base = _of_policy(ours["lz_policy"], given) if "lz_policy" in ours else _unnamed(given, inherited)
     shared = {key: value for key, value in given.items() if key in COMMON}
     checked = LZPenaltyConfig.from_request({"lz_preset": "paper"} | shared)
     if checked is None:
-        return None  # lz_penalty = 0
+        return Policy.everywhere(None)  # lz_penalty = 0
     presets = {key[3:]: choice(*PRESETS, "none")(key, ours[key]) for key in ours if key != "lz_policy"}
     configs = {name: getattr(base, name) for name in SECTIONS}
     configs |= {name: None if preset == "none" else PRESETS[preset]() for name, preset in presets.items()}
     changes = {COMMON[key]: getattr(checked, COMMON[key]) for key in shared}
-    configs = {name: config and replace(config, **changes) for name, config in configs.items()}
-    return Policy(**configs) if any(configs.values()) else None
+    return Policy(**{name: config and replace(config, **changes) for name, config in configs.items()})
 
 
 def _of_policy(name: Any, given: dict[str, Any]) -> Policy:
@@ -123,7 +210,17 @@ def _of_policy(name: Any, given: dict[str, Any]) -> Policy:
     return Policy()
 
 
-def _plain(given: dict[str, Any], default: LZPenaltyConfig | None) -> LZPenaltyConfig | None:
-    """What sections that are not named get."""
+def _unnamed(given: dict[str, Any], inherited: Policy) -> Policy:
+    """What sections that are not named get; fields that every section takes are added later."""
     only_shared = all(key in COMMON and key != "lz_penalty" for key in given)
-    return default if only_shared else LZPenaltyConfig.from_request(given, default)
+    return inherited if only_shared else _refined(given, inherited)
+
+
+def _refined(given: dict[str, Any], inherited: Policy) -> Policy:
+    """The fields of one config, in every section that is penalised; all sections where they are complete by themselves."""
+    if not given:
+        return inherited
+    if "lz_penalty" in given or "lz_preset" in given or not any(inherited.configs):
+        return Policy.everywhere(LZPenaltyConfig.from_request(given))
+    configs = [config and LZPenaltyConfig.from_request(given, config) for config in inherited.configs]
+    return Policy(**dict(zip(SECTIONS, configs, strict=True)))

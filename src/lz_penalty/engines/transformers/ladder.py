@@ -16,11 +16,10 @@ from lz_penalty.detection import Repetition, RepetitionDetector, repetition_at_e
 from lz_penalty.detection.online import MAX_PERIOD, Thresholds
 from lz_penalty.engines.transformers.policy import RowStates
 from lz_penalty.errors import LZPenaltyError
-from lz_penalty.policy import Sections, State
+from lz_penalty.policy import Sections, State, closers_of
+from lz_penalty.policy.tracking import MAX_CLOSER
 
 __all__ = ["EndThinkingLogitsProcessor"]
-
-MAX_MARKER = 128  # tokens
 
 
 class EndThinkingLogitsProcessor(LogitsProcessor):
@@ -56,18 +55,13 @@ class EndThinkingLogitsProcessor(LogitsProcessor):
         self._reach = Thresholds.of(max_period, min_copies, min_length).reach
         self._limits: dict[str, Any] = {"max_period": max_period, "min_copies": min_copies, "min_length": min_length}
         self.rows = RowStates(sections or Sections.of(tokenizer))
-        self._tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
-        self._markers: dict[Any, tuple[int, ...]] = {
-            pair: self._marker(pair.close)
-            for pair in self.rows.sections.pairs
-            if pair.section == "thinking" and pair.close is not None
-        }
+        self._markers = closers_of(self.rows.sections, tokenizer)
         self._longest = max(map(len, self._markers.values()), default=0)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Return scores `[rows, vocab]` that leave only the marker's next token to rows that are to end their thinking."""
         self.rows.of(input_ids, None)
-        tail = input_ids[:, max(self.prompt_length, input_ids.shape[1] - self._reach - MAX_MARKER) :].cpu().numpy()
+        tail = input_ids[:, max(self.prompt_length, input_ids.shape[1] - self._reach - MAX_CLOSER) :].cpu().numpy()
         forced = [self._forced(row, tokens) for row, tokens in enumerate(tail)]
         if any(token is not None for token in forced):
             scores = scores.clone()
@@ -101,15 +95,7 @@ class EndThinkingLogitsProcessor(LogitsProcessor):
 
     def _closer(self, state: State) -> tuple[int, ...]:
         """The marker that ends the thinking of this state; empty where it is not thinking, or only a turn's end does."""
-        return self._markers.get(getattr(state.place, "pair", None), ())
-
-    def _marker(self, text: str) -> tuple[int, ...]:
-        ids = tuple(self._tokenizer(text, add_special_tokens=False).input_ids)
-        if not 0 < len(ids) <= MAX_MARKER:
-            raise LZPenaltyError(
-                f"marker {text!r}: the tokenizer writes it with {len(ids)} tokens, must be 1 to {MAX_MARKER}."
-            )
-        return ids
+        return self._markers.get(getattr(state.place, "pair", None), ())  # type: ignore[arg-type]
 
     @property
     def supports_continuous_batching(self) -> bool:  # type: ignore[override]

@@ -59,7 +59,7 @@ def _build_generation_config(original: Callable[..., Any]) -> Callable[..., Any]
         generation_config = original(self, body, model_generation_config, use_cb=use_cb)
         with _told_to_the_client():
             server = server_settings()
-            default = LZPenaltyConfig.from_request(lz_fields(vars(model_generation_config)), server.default)
+            default = LZPenaltyConfig.from_request(lz_fields(vars(model_generation_config)), server.config_of({}))
             within = LZPenaltyConfig.from_request(lz_fields(vars(generation_config)), default)
             asked = replace(server, default=within).config_of(lz_fields(body))
         if use_cb:  # all requests share the first one's generation config
