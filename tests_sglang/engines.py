@@ -23,7 +23,7 @@ ENGINE = {
     "dtype": "float32",
     "attention_backend": "torch_native",
     "sampling_backend": "pytorch",
-    "grammar_backend": "none",
+    "grammar_backend": "xgrammar",
     "disable_cuda_graph": True,
     "max_total_tokens": 20_000,
 }

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
+import xgrammar
 from cases import settings_of
-from requests_and_truth import NEAR_TIE, Request
+from requests_and_truth import NEAR_TIE, VOCAB_SIZE, Request
 
 from lz_penalty import LZPenaltyConfig, bundled_model, reference
 from lz_penalty.detection import repetition_at_end
-from lz_penalty.policy import SECTIONS, RequestPolicy, Sections, closers_of, settings_from_request
+from lz_penalty.policy import SECTIONS, Ladder, RequestPolicy, Sections, closers_of, settings_from_request
 
 RUNG = 16  # tokens from which a run counts for the ladder
 ASKED = (
@@ -33,8 +36,35 @@ ASKED = (
     {"lz_preset": "guarded"},
     None,
 )
-BEGINNINGS = ("", "<think>\n", "<think>\n", "```python\n", "Here it is:\n\n| name | value |\n|---|---|\n", '\n{"a": [')
-MARKS = "`\n|{}"  # made more likely, so that the texts change their sections
+BEGINNINGS = (
+    "",
+    "<think>\n",
+    "<think>\n",
+    "```python\n",
+    "Here it is:\n\n| name | value |\n|---|---|\n| ",
+    '\n{"a": "',
+)
+SCRIPT = (  # a grammar, so that sections change
+    r"([A-Z][a-z ]{3,9}\.\n\n```py\n([a-z]{1,6} = [a-z]{1,6}\n){2}```\n\n\| [a-z ]{4,9} \|\n\| [a-z ]{4,9} \|\n\n"
+    r'\{"[a-z]{2,6}": "[a-z ]{4,9}"\}\n\n){9}'
+)
+
+
+class Allowed:
+    """Which tokens the grammar allows next, according to the library that SGLang uses too."""
+
+    def __init__(self, compiled: xgrammar.CompiledGrammar) -> None:
+        self._matcher = xgrammar.GrammarMatcher(compiled)
+        self._bits = xgrammar.allocate_token_bitmask(1, VOCAB_SIZE)
+
+    def mask(self, scores: list[float]) -> list[float]:
+        self._matcher.fill_next_token_bitmask(self._bits)
+        masked = torch.tensor([scores])
+        xgrammar.apply_token_bitmask_inplace(masked, self._bits)
+        return masked[0].tolist()
+
+    def push(self, token: int) -> None:
+        assert self._matcher.accept_token(token), "outside of the grammar"
 
 
 @dataclass
@@ -42,25 +72,30 @@ class PolicyRequest(Request):
     """A request with what its fields mean."""
 
     asked: LZPenaltyConfig | RequestPolicy | None = None
-    bias: dict[int, float] = field(default_factory=dict)
+    allowed: Callable[[], Allowed] | None = None
 
 
-def policy_requests(tokenizer: Any, count: int, seed: int = 0) -> list[PolicyRequest]:
-    """Requests with all kinds of policies, greedy, beginning in all sections."""
-    rng = random.Random(seed)
+def policy_requests(tokenizer: Any, count: int, scripts: bool) -> list[PolicyRequest]:
+    """Requests with all kinds of policies, greedy, beginning in all sections; a third with a grammar, if `scripts`."""
+    rng = random.Random(0)
+    info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=VOCAB_SIZE)
+    script = xgrammar.GrammarCompiler(info).compile_regex(SCRIPT)
     requests = []
     for number in range(count):
         fields = ASKED[number % len(ASKED)]
-        text = rng.choice(bundled_model.prompts())
-        prompt = tokenizer(BEGINNINGS[number % len(BEGINNINGS)]).input_ids
-        prompt = (tokenizer(text).input_ids[:60] if rng.random() < 0.3 else []) + prompt
-        prompt += tokenizer(text).input_ids[: rng.choice((2, 8, 30))]
-        bias = {tokenizer(mark).input_ids[-1]: rng.choice((2.0, 4.0, 6.0)) for mark in MARKS if rng.random() < 0.5}
-        sampling = {"temperature": 0, "ignore_eos": True, "logit_bias": {str(key): bias[key] for key in bias}}
-        tokens = rng.choice((30, 60, 100))
-        requests.append(
-            PolicyRequest(prompt, fields, None, tokens, sampling, settings_from_request(fields or {}), bias)
-        )
+        text = tokenizer(rng.choice(bundled_model.prompts())).input_ids
+        sampling = {"temperature": 0, "ignore_eos": True}
+        request = PolicyRequest(text[:60], fields, None, rng.choice((30, 60, 100)), sampling)
+        request.asked = settings_from_request(fields or {})
+        if "lz_end_thinking_copies" in (fields or {}):  # short prompts in thinking repeat themselves most
+            request.prompt, request.max_tokens = tokenizer("<think>\n").input_ids + text[:2], 100
+        elif number % 3 or not scripts:
+            request.prompt = request.prompt if rng.random() < 0.2 else []
+            request.prompt += tokenizer(BEGINNINGS[number % len(BEGINNINGS)]).input_ids + text[: rng.choice((2, 8, 20))]
+        else:
+            request.sampling["regex"] = SCRIPT
+            request.allowed = partial(Allowed, script)
+        requests.append(request)
     return requests
 
 
@@ -87,23 +122,24 @@ class Truth:
         shadow = policy is not None and policy.shadow
         logits = self._model(torch.tensor([prompt + output[:-1]])).logits[0, len(prompt) - 1 :]
         state = self._sections.read(prompt)
+        allowed = request.allowed and request.allowed()
         queue: list[int] = []
         unsure = 0
         for i, token in enumerate(output):
             self.seen[state.section] += policy is not None
-            if not shadow and self._run(policy and policy.ladder.stop_copies, output[:i]):
-                raise AssertionError(f"goes on behind token {i}; {request.fields}")
-            if not queue and not shadow and state.section == "thinking":
-                if self._run(policy and policy.ladder.end_thinking_copies, output[:i]):
-                    queue = list(self._marker)
-                    self.seen["ended thinking"] += 1
+            ladder = policy.ladder if policy and not shadow else Ladder()
+            if not queue and state.section == "thinking" and self._run(ladder.end_thinking_copies, output[:i]):
+                queue = list(self._marker)
+                self.seen["ended thinking"] += 1
+            elif not queue:
+                assert not self._run(ladder.stop_copies, output[:i]), f"goes on behind token {i}; {request.fields}"
             config = policy.policy.configs[SECTIONS.index(state.section)] if policy else asked
             plain = logits[i].tolist()
             scores = self._penalised(plain, config, prompt, output[:i])
             if queue:
                 assert token == queue.pop(0), f"token {i} should be the marker's"
             else:
-                self.seen["near-ties"] += self._is_near_tie(plain if shadow else scores, request.bias, token, i)
+                self.seen["near-ties"] += self._is_near_tie(plain if shadow else scores, allowed, token, i)
             if shadow:
                 unsure += min(_margin(plain), _margin(scores)) < NEAR_TIE
                 self.seen["would differ"] += (differs := plain.index(max(plain)) != scores.index(max(scores)))
@@ -126,15 +162,17 @@ class Truth:
         context = (prompt if config.include_prompt else []) + output
         return reference.penalise(scores, context, strength=config.strength, **settings_of(config))
 
-    def _is_near_tie(self, scores: list[float], bias: dict[int, float], token: int, i: int) -> bool:
-        scores = list(scores)
-        for key, value in bias.items():
-            scores[key] += value
+    def _is_near_tie(self, scores: list[float], allowed: Allowed | None, token: int, i: int) -> bool:
+        if allowed is not None:
+            scores = allowed.mask(scores)
+            allowed.push(token)
         gap = max(scores) - scores[token]
         assert gap < NEAR_TIE, f"token {i} is {token}, {gap:.4f} below the best"
         return gap > 0
 
-    def _check_reason(self, request: PolicyRequest, policy: RequestPolicy | None, output: list[int], reason: Any) -> None:
+    def _check_reason(
+        self, request: PolicyRequest, policy: RequestPolicy | None, output: list[int], reason: Any
+    ) -> None:
         run = policy and not policy.shadow and self._run(policy.ladder.stop_copies, output)
         if run and len(output) < request.max_tokens:
             self.seen["stopped"] += 1

@@ -32,7 +32,9 @@ class PolicyRows:
     def __init__(self, requests: Sequence[Any], settings: RequestSettings, device: torch.device) -> None:
         self.lengths = np.zeros(len(requests), dtype=np.int64)
         self._all = requests
-        self._rows = [row for row, request in enumerate(requests) if request is not None and request.watched is not None]
+        self._rows = [
+            row for row, request in enumerate(requests) if request is not None and request.watched is not None
+        ]
         self._requests = [requests[row] for row in self._rows]
         self._sections = self._sections_now()
         self._device = device
@@ -67,7 +69,11 @@ class PolicyRows:
         """The settings table; rows in shadow mode are left alone."""
         table = np.zeros((len(self._all), col.COLUMNS), dtype=np.int32)
         for row, request in enumerate(self._all):
-            if request is not None and request.settings is not None and (not request.watched or not request.watched.shadow):
+            if (
+                request is not None
+                and request.settings is not None
+                and (not request.watched or not request.watched.shadow)
+            ):
                 table[row] = request.line
         return table
 

@@ -108,6 +108,8 @@ class Watched:
 def _reading(tokenizer: Any) -> tuple[Sections, Any]:
     """How outputs of this model are read."""
     if tokenizer is None:
-        raise LZPenaltyError("lz_policy and its like need the tokenizer: start the server without --skip-tokenizer-init.")
+        raise LZPenaltyError(
+            "lz_policy and its like need the tokenizer: start the server without --skip-tokenizer-init."
+        )
     sections = Sections.of(tokenizer)
     return sections, closers_of(sections, tokenizer)
