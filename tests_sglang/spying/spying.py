@@ -1,6 +1,7 @@
 """A second plug-in, which looks over the shoulder of ours in a running engine.
 
-Rows without the penalty, or in shadow mode, or in a section without one, must keep their bits, or the scheduler dies. What happened is counted in the file `$SPYING`.
+Rows without the penalty, or in shadow mode, or in a section without one, must keep their bits, or the scheduler dies.
+What happened is counted in the file `$SPYING`.
 """
 
 import json

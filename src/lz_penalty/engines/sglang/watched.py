@@ -108,8 +108,9 @@ class Watched:
 def _reading(tokenizer: Any) -> tuple[Sections, Any]:
     """How outputs of this model are read."""
     if tokenizer is None:
-        raise LZPenaltyError(
-            "lz_policy and its like need the tokenizer: start the server without --skip-tokenizer-init."
-        )
-    sections = Sections.of(tokenizer)
-    return sections, closers_of(sections, tokenizer)
+        raise LZPenaltyError("policies need the tokenizer: start the server without --skip-tokenizer-init.")
+    try:
+        sections = Sections.of(tokenizer)
+        return sections, closers_of(sections, tokenizer)
+    except Exception as error:  # classes of tokenizers are many, and the server must live on
+        raise LZPenaltyError(f"policies: the tokenizer cannot be read ({type(error).__name__}: {error}).") from error
