@@ -176,7 +176,7 @@ def test_policies():
     simulation = Simulation(0, policies=1)
     for _ in range(150):
         simulation.step()
-    assert simulation.differed > 20
+    assert simulation.differed > 10
 
 
 def test_a_late_token_would_be_noticed(monkeypatch):

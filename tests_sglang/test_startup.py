@@ -76,7 +76,9 @@ def test_custom_processor(model, tokenizer, special, how):
     """Exact where it can be; bad settings are refused, and others in the batch do not notice."""
     requests = mixed_requests(tokenizer, special, 40, seed=7)
     bad = {"prompt": [5, 6, 7], "max_new_tokens": 5, "custom_params": {"lz_penalty": -1}, "refused": True}
-    tasks = [task | {"processor": True} for task in (*as_tasks(requests), bad)]
-    *outputs, refusal = generate(tasks, enable_custom_logit_processor=True, **how)["tokens"]
+    policy = bad | {"custom_params": {"lz_stop_copies": 20}}
+    tasks = [task | {"processor": True} for task in (*as_tasks(requests), bad, policy)]
+    *outputs, refusal, no_policies = generate(tasks, enable_custom_logit_processor=True, **how)["tokens"]
     check_all(model, requests, outputs)
     assert "lz_penalty = -1" in refusal
+    assert "knows no policies" in no_policies
