@@ -40,11 +40,12 @@ class Sequence:
 
     def turn(self, rng):
         """What the newest token may do to a policy."""
-        tracker = self.state.watched.tracker
+        watched = self.state.watched
+        watched.length = self.length
         if rng.random() < 0.2:
-            tracker.section = rng.randrange(5)
-        tracker.forced = rng.randrange(VOCAB) if rng.random() < 0.1 and not self.state.watched.shadow else None
-        self.config = self.configs[tracker.section]
+            watched.section = rng.randrange(5)
+        watched.forced = rng.randrange(VOCAB) if rng.random() < 0.1 and not watched.shadow else None
+        self.config = self.configs[watched.section]
 
 
 class Simulation:
@@ -92,8 +93,7 @@ class Simulation:
         fields |= {"lz_include_prompt": rng.random() < 0.5, "lz_exempt_token_ids": [rng.randrange(30)]}
         fields |= {"lz_shadow": rng.random() < 0.5, "lz_stop_copies": 20}
         asked = settings_from_request(fields)
-        tracker = SimpleNamespace(section=1, forced=None)
-        watched = SimpleNamespace(tracker=tracker, shadow=asked.shadow, check=lambda length: None, would_differ=None)
+        watched = SimpleNamespace(section=1, forced=None, length=0, shadow=asked.shadow, would_differ=None)
         return Sequence(prompt, fields, None, asked.policy.configs, state=Penalised(watched=watched))
 
     def _leave(self):
@@ -139,8 +139,8 @@ class Simulation:
         if watched and watched.shadow:
             assert torch.equal(before, after)
             self._check_shadow(one, before)
-        elif watched and watched.tracker.forced is not None:
-            assert after.argmax() == watched.tracker.forced
+        elif watched and watched.forced is not None:
+            assert after.argmax() == watched.forced
             assert after.softmax(0).max() == 1
         elif one.config is None:
             assert torch.equal(before, after)

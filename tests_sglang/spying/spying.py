@@ -36,7 +36,7 @@ def apply(self, step, logits, batch):
 
 def untouched(request):
     watched = request.watched
-    if watched is None or watched.tracker.forced is not None:
+    if watched is None or watched.forced is not None:
         return False
     return watched.shadow or not request.line.any()
 

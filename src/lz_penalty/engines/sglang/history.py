@@ -42,7 +42,7 @@ class Penalised:
     def line(self) -> np.ndarray:
         """Of the settings table, for the token to come."""
         assert self.settings is not None
-        return self.settings.line if self.watched is None else self.settings.lines[self.watched.tracker.section]
+        return self.settings.line if self.watched is None else self.settings.lines[self.watched.section]
 
 
 @dataclass(eq=False)

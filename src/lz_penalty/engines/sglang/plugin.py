@@ -151,7 +151,7 @@ def _sample_late(forward_batch: Any) -> None:
     That is what it does under overlap scheduling for steps with a grammar; an empty list of grammars is enough for it.
     """
     info = forward_batch.sampling_info
-    if info.grammars is None:
+    if info.grammars is None and not forward_batch.is_prefill_only:  # where nothing is sampled
         info.grammars = []
 
 

@@ -32,17 +32,17 @@ class PolicyRows:
     def __init__(self, requests: Sequence[Any], settings: RequestSettings, device: torch.device) -> None:
         self.lengths = np.zeros(len(requests), dtype=np.int64)
         self._all = requests
+        self._device = device
         self._rows = [
             row for row, request in enumerate(requests) if request is not None and request.watched is not None
         ]
-        self._requests = [requests[row] for row in self._rows]
-        self._sections = self._sections_now()
-        self._device = device
+        self._watched = [requests[row].watched for row in self._rows]
+        self._shadow = [row for row in self._rows if requests[row].watched.shadow]
+        self._sections = [watched.section for watched in self._watched]
         lines = self._lines()
-        largest = np.concatenate([lines, *[request.settings.lines for request in self._requests]])
+        largest = np.concatenate([lines, *[requests[row].settings.lines for row in self._rows]])
         self._table = send(lines, device)
         self.packed = settings.pack(largest, self._table)
-        self._shadow = [row for row in self._rows if requests[row].watched.shadow]
         if self._shadow:
             self._shadow_rows = send(np.array(self._shadow), device)
             self._shadow_table = send(self._shadow_lines(), device)
@@ -53,27 +53,21 @@ class PolicyRows:
 
     def now(self) -> None:
         """Go over to the sections of now."""
-        for request, length in zip(self._requests, self.lengths[self._rows].tolist(), strict=True):
-            request.watched.check(length)
-        sections = self._sections_now()
+        for watched, length in zip(self._watched, self.lengths[self._rows].tolist(), strict=True):
+            if watched.length != length:
+                watched.late(length)
+        sections = [watched.section for watched in self._watched]
         if sections != self._sections:
             self._sections = sections
             self._table.copy_(send(self._lines(), self._device))
             if self._shadow:
                 self._shadow_table.copy_(send(self._shadow_lines(), self._device))
 
-    def _sections_now(self) -> list[int]:
-        return [request.watched.tracker.section for request in self._requests]
-
     def _lines(self) -> np.ndarray:
         """The settings table; rows in shadow mode are left alone."""
         table = np.zeros((len(self._all), col.COLUMNS), dtype=np.int32)
         for row, request in enumerate(self._all):
-            if (
-                request is not None
-                and request.settings is not None
-                and (not request.watched or not request.watched.shadow)
-            ):
+            if request is not None and request.settings is not None and row not in self._shadow:
                 table[row] = request.line
         return table
 
@@ -85,9 +79,9 @@ class PolicyRows:
     def force(self, logits: torch.Tensor) -> None:
         """Where a marker is under way, its next token is certain, unless a grammar, which comes later, forbids it."""
         forced = [
-            (row, request.watched.tracker.forced)
-            for row, request in zip(self._rows, self._requests, strict=True)
-            if request.watched.tracker.forced is not None
+            (row, watched.forced)
+            for row, watched in zip(self._rows, self._watched, strict=True)
+            if watched.forced is not None
         ]
         if forced:
             rows, tokens = send(np.array(forced).T.copy(), self._device)

@@ -37,7 +37,9 @@ class Watched:
         tokenizer: the model's.
 
     Attributes:
-        tracker: knows the section of the token to come, and whether one is forced.
+        section: of the token to come; its number in `lz_penalty.policy.SECTIONS`.
+        forced: the token that must come, if any.
+        length: how many tokens, the prompt's among them, the host knows.
         shadow: whether the penalty is only counted.
         would_differ: in shadow mode, says whether the penalty would have changed the token that was sampled last.
     """
@@ -45,6 +47,7 @@ class Watched:
     def __init__(self, req: Any, asked: RequestPolicy, tokenizer: Any) -> None:
         self._new_tracker = partial(Tracker, asked, *_reading(tokenizer), req.origin_input_ids)
         self._reports = bool(asked.ladder) or asked.shadow
+        self._prompt = len(req.origin_input_ids)
         self._req = req
         self.shadow = asked.shadow
         self.would_differ: Callable[[], bool] | None = None
@@ -52,37 +55,39 @@ class Watched:
         req.update_finish_state = self.after_token
 
     def _begin(self) -> None:
-        self.tracker = self._new_tracker()
-        self._seen = self._differed = 0
+        self._tracker = self._new_tracker()
+        self.section, self.forced = self._tracker.section, self._tracker.forced
+        self.length = self._prompt
+        self._differed = 0
 
     def resume(self) -> None:
         """Called when a prefill ends: with input embeddings, SGLang throws the output of a retracted request away."""
-        if self._req is not None and len(self._req.output_ids) < self._seen:
+        if self._req is not None and self._prompt + len(self._req.output_ids) < self.length:
             self._begin()
 
-    def check(self, length: int) -> None:
-        """Called before a token is sampled: if the host does not know all `length` tokens before it, end the request."""
-        req = self._req
-        if req is not None and len(req.origin_input_ids) + self._seen != length:
-            req.to_finish = FINISH_ABORT(
-                f"lz_*: SGLang samples token {length} when the host knows {len(req.origin_input_ids) + self._seen}, so the "
-                "policy would be late. Leave policy fields out, and report how you started SGLang.",
+    def late(self, length: int) -> None:
+        """A token is sampled that has `length` before it, and the host knows less: end the request, if it has not ended."""
+        if self._req is not None:
+            self._req.to_finish = FINISH_ABORT(
+                f"lz_*: SGLang samples a token behind {length} others when the host knows {self.length}, so the policy would "
+                "be late. Leave policy fields out, and report how you started SGLang.",
                 HTTPStatus.INTERNAL_SERVER_ERROR,
                 "InternalServerError",
             )
 
     def after_token(self, *args: Any, **kwargs: Any) -> None:
         """In place of `Req.update_finish_state`: SGLang's own, then read what is new, and end the request if it repeats."""
-        req, tracker = self._req, self.tracker
+        req, tracker = self._req, self._tracker
         type(req).update_finish_state(req, *args, **kwargs)
-        for token in req.output_ids[self._seen :]:
-            tracker.push(token)
-            self._seen += 1
+        for token in req.output_ids[self.length - self._prompt :]:
+            self.length += 1
+            if tracker.push(token):
+                self.section, self.forced = tracker.section, tracker.forced
+                if tracker.stopped is not None and not req.finished():
+                    req.finished_reason = _FinishRepetition()
             if self.would_differ is not None:
                 self._differed += self.would_differ()
                 self.would_differ = None
-        if tracker.stopped is not None and not req.finished():
-            req.finished_reason = _FinishRepetition()
         if req.finished():
             self._end(req)
 
@@ -92,12 +97,12 @@ class Watched:
         self._req = None
         if not self._reports:
             return
-        found: dict[str, Any] = self.tracker.totals()
+        found: dict[str, Any] = self._tracker.totals()
         if self.shadow:
-            found |= {"lz_shadow_steps": self._seen, "lz_shadow_changed": self._differed}
+            found |= {"lz_shadow_steps": self.length - self._prompt, "lz_shadow_changed": self._differed}
         if get_parallel().attn_tp_rank == 0 and get_parallel().attn_cp_rank == 0:  # the other ranks count the same
             counters.add(found)
-        run = self.tracker.stopped
+        run = self._tracker.stopped
         if run is not None:
             found[REPETITION] = [run.start, run.period, run.length]
         reason = req.finished_reason.to_json() | found
