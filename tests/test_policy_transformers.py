@@ -10,7 +10,7 @@ from transformers import LogitsProcessor
 
 from lz_penalty import LZPenaltyConfig, LZPenaltyError, bundled_model, reference
 from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor, LZPolicyLogitsProcessor, special_token_ids
-from lz_penalty.policy import Policy, Sections, vocabulary_of
+from lz_penalty.policy import Policy, RequestPolicy, Sections, vocabulary_of
 
 NEW = 90
 POLICY = Policy(
@@ -202,10 +202,10 @@ def test_rows_may_move_shrink_and_be_overwritten(tokenizer, sections):
         elif length == 60:
             length = 5
         ids = buffer[: 2 if kind == 9 else 4, :length]
-        states = processor.rows.of(ids, processor._behind_padding(ids))
+        processor.rows.read(ids, processor._behind_padding(ids))
         want = [sections.read(row.tolist()) for row in ids]
-        assert states == want
-        met.update(state.section for state in states)
+        assert [tracker._state for tracker in processor.rows.trackers] == want
+        met.update(state.section for state in want)
     assert met == {"thinking", "answer", "code", "tool_call", "table"}
 
 
@@ -223,10 +223,10 @@ def test_a_section_that_leaves_the_prompt_out(model, tokenizer, sections, texts)
 def test_refusals(tokenizer, sections):
     with pytest.raises(LZPenaltyError, match="policy = 'default': must be a Policy"):
         LZPolicyLogitsProcessor("default", tokenizer=tokenizer)
+    with pytest.raises(LZPenaltyError, match="pass tokenizer"):
+        LZPolicyLogitsProcessor(POLICY)
+    with pytest.raises(LZPenaltyError, match="pass prompt_length"):
+        LZPolicyLogitsProcessor(RequestPolicy(policy=POLICY, shadow=True), tokenizer=tokenizer)
     processor = LZPolicyLogitsProcessor(POLICY, tokenizer=tokenizer, sections=sections)
-    from lz_penalty.engines.transformers.continuous import ContinuousLZPenalty
-
-    with pytest.raises(LZPenaltyError, match="continuous batching takes no policy yet"):
-        ContinuousLZPenalty(processor)
     assert "failsafe" not in repr(processor)
     assert "escalation=1.0" in repr(processor)

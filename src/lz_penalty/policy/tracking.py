@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -123,6 +124,21 @@ class Tracker:
     def loop_tokens(self) -> int:
         """How many tokens of the output stand in one."""
         return self._climb.loop_tokens
+
+    @property
+    def rewindable(self) -> int:
+        """How many tokens can be taken back."""
+        return len(self._states)
+
+    def copy(self) -> Tracker:
+        """Another one that goes on from here: a beam that splits, a request that is forked."""
+        twin = copy.copy(self)
+        twin._states, twin._climbs = self._states.copy(), self._climbs.copy()
+        twin._detector = copy.deepcopy(self._detector)
+        return twin
+
+    def __deepcopy__(self, memo: Any) -> Tracker:
+        return self.copy()  # sections are shared
 
     def totals(self) -> dict[str, int]:
         """What this request adds to the counters (see `counters`); in shadow mode, what the ladder would have done."""

@@ -16,14 +16,13 @@ which call it with growing and shrinking prefixes, cannot confuse it.
 
 from lz_penalty.engines.special_tokens import special_token_ids
 from lz_penalty.engines.transformers.enabling import disable, enable
-from lz_penalty.engines.transformers.ladder import EndThinkingLogitsProcessor
-from lz_penalty.engines.transformers.policy import LZPolicyLogitsProcessor
+from lz_penalty.engines.transformers.policy import LZPolicyLogitsProcessor, Outcome
 from lz_penalty.engines.transformers.processor import LZPenaltyLogitsProcessor
 
 __all__ = [
-    "EndThinkingLogitsProcessor",
     "LZPenaltyLogitsProcessor",
     "LZPolicyLogitsProcessor",
+    "Outcome",
     "disable",
     "enable",
     "special_token_ids",

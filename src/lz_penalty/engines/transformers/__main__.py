@@ -4,14 +4,14 @@ import sys
 
 from transformers.cli.serve import Serve
 
-from lz_penalty.config import REQUEST_FIELDS
 from lz_penalty.engines.server import VARIABLE, server_settings
 from lz_penalty.engines.transformers import enable
+from lz_penalty.engines.transformers.settings import FIELDS
 from lz_penalty.errors import LZPenaltyError
 
 HELP = f"""
 With the LZ penalty: requests for chat completions, completions and responses may have the fields
-{", ".join(REQUEST_FIELDS)}. A bad one is answered with status 400. The environment variable {VARIABLE} sets
+{", ".join(FIELDS)}. A bad one is answered with status 400. The environment variable {VARIABLE} sets
 a default and caps for all requests.
 """
 

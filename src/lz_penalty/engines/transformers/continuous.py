@@ -1,4 +1,4 @@
-"""Continuous batching: the penalty reads each request's own history, with settings per request.
+"""Continuous batching: the penalty reads each request's own history, with settings, policy and ladder per request.
 
 An ordinary processor is handed only the last token of each request there. This is the interface made for it.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,28 +17,41 @@ from transformers.generation.continuous_batching import cb_logits_processors as 
 from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager
 
 from lz_penalty.config import LZPenaltyConfig
+from lz_penalty.engines.transformers.following import Followed, follow
+from lz_penalty.engines.transformers.policy import force, needs_sections, with_exempt
 from lz_penalty.engines.transformers.processor import LZPenaltyLogitsProcessor
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.ops import apply_lz_penalty_
+from lz_penalty.policy import Asked, RequestPolicy, settings_from_request
 
-__all__ = ["OF_THIS_REQUEST", "ContinuousLZPenalty", "exact", "penalty_of", "settings_of_request"]
+__all__ = ["OFF", "OF_THIS_REQUEST", "ContinuousLZPenalty", "exact", "penalty_of", "settings_of_request"]
 
 OFF = LZPenaltyConfig(strength=0)
 
 # What the HTTP request being handled asks for: `transformers serve` has no other way to say it to `add_request`.
-OF_THIS_REQUEST: ContextVar[LZPenaltyConfig | None] = ContextVar("OF_THIS_REQUEST", default=None)
+OF_THIS_REQUEST: ContextVar[Asked] = ContextVar("OF_THIS_REQUEST", default=None)
+
+
+class Row(NamedTuple):
+    """A request that gets a token in this step: its penalty, its history as far as it matters, and its policy."""
+
+    config: LZPenaltyConfig
+    history: list[int]
+    followed: Followed | None
 
 
 class ContinuousLZPenalty(continuous.ContinuousBatchingLogitsProcessor):
     """The processor's form in continuous batching; a request's `lz_config` replaces the default settings."""
 
     def __init__(self, processor: LZPenaltyLogitsProcessor) -> None:
-        if hasattr(processor, "policy"):
-            raise LZPenaltyError("continuous batching takes no policy yet: use one LZPenaltyConfig for all sections.")
-        self.supported_kwargs = {"lz_config": LZPenaltyConfig}
+        self.supported_kwargs = {"lz_config": object}
         self.ignored_kwargs = ()
-        self.config = processor.config
-        self.rows: list[tuple[LZPenaltyConfig, list[int]]] = []
+        self.tokenizer = processor.tokenizer
+        self.exempt = () if hasattr(processor, "asked") else processor.config.exempt_token_ids
+        self.asked: LZPenaltyConfig | RequestPolicy = getattr(processor, "asked", processor.config)
+        if isinstance(self.asked, RequestPolicy):
+            self.exempt = processor.config.exempt_token_ids
+        self.rows: list[Row] = []
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
         """Nothing travels in the shared tensor."""
@@ -46,11 +59,17 @@ class ContinuousLZPenalty(continuous.ContinuousBatchingLogitsProcessor):
 
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> torch.Tensor:
         """Collect the settings and the history of every request that gets a token in this step."""
-        self.rows = []
-        for request in requests_with_new_token:
-            config = request.state.logit_processor_kwargs.get("lz_config", self.config)
-            self.rows.append((config, _history(request.state, config) if config.strength else []))
+        self.rows = [self._row(request.state) for request in requests_with_new_token]
         return torch.zeros(len(self.rows), dtype=torch.int32)
+
+    def _row(self, state: Any) -> Row:
+        asked = state.logit_processor_kwargs.get("lz_config", self.asked)
+        if not isinstance(asked, RequestPolicy):
+            return Row(asked, _history(state, asked) if asked.strength else [], None)
+        _check_complete(state)
+        followed = follow(state, asked, self.tokenizer)
+        config = asked.policy.configs[followed.tracker.section] or OFF
+        return Row(config, _history(state, config) if config.strength else [], followed)
 
     @torch.compiler.disable  # the histories are data, not constants of a graph
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
@@ -60,35 +79,55 @@ class ContinuousLZPenalty(continuous.ContinuousBatchingLogitsProcessor):
                 "a CUDA graph of continuous batching would keep the histories of the step it was captured in: use "
                 "ContinuousBatchingConfig(use_cuda_graph=False)."
             )
-        if not any(config.strength for config, _ in self.rows):
-            return scores
-        rows = len(self.rows)
-        lengths = np.array([len(history) for _, history in self.rows])
-        tokens = np.zeros((rows, lengths.max()), dtype=np.int64)
-        for row, (_, history) in enumerate(self.rows):
-            tokens[row, : len(history)] = history
-        penalised = scores.clone()
-        apply_lz_penalty_(
-            penalised[:rows],
-            torch.from_numpy(tokens).to(scores.device),
-            torch.from_numpy(lengths).to(scores.device),
-            config=[config for config, _ in self.rows],
-            starts=torch.zeros(rows, dtype=torch.int64, device=scores.device),  # prompts left out are gone already
-        )
+        penalised = scores
+        if any(row.config.strength for row in self.rows):
+            penalised = scores.clone()
+            self._penalise(penalised[: len(self.rows)])
+        for i, row in enumerate(self.rows):
+            if row.followed is None:
+                continue
+            if row.followed.asked.shadow:
+                row.followed.count(scores[i], penalised[i])
+                if penalised is not scores:
+                    penalised[i] = scores[i]
+            elif row.followed.tracker.forced is not None:
+                penalised = scores.clone() if penalised is scores else penalised
+                force(penalised, i, row.followed.tracker.forced)
         return penalised
 
+    def _penalise(self, scores: torch.Tensor) -> None:
+        rows = len(self.rows)
+        lengths = np.array([len(row.history) for row in self.rows])
+        tokens = np.zeros((rows, lengths.max()), dtype=np.int64)
+        for i, row in enumerate(self.rows):
+            tokens[i, : len(row.history)] = row.history
+        apply_lz_penalty_(
+            scores,
+            torch.from_numpy(tokens).to(scores.device),
+            torch.from_numpy(lengths).to(scores.device),
+            config=[row.config for row in self.rows],
+            starts=torch.zeros(rows, dtype=torch.int64, device=scores.device),  # prompts left out are gone already
+        )
 
-def _history(state: Any, config: LZPenaltyConfig) -> list[int]:
-    """The last tokens of a request, as many as can matter."""
-    tokens = state.initial_tokens + state.generated_tokens
-    if state.position_offset != len(tokens):
+
+def _check_complete(state: Any) -> int:
+    """How many tokens the request has; an error if the last of them is not known."""
+    count = len(state.initial_tokens) + len(state.generated_tokens)
+    if state.position_offset != count:
         raise LZPenaltyError(
             "asynchronous batching prepares a step before the last token is known, so the LZ penalty would be one "
             "token late: use ContinuousBatchingConfig(use_async_batching=False)."
         )
+    return count
+
+
+def _history(state: Any, config: LZPenaltyConfig) -> list[int]:
+    """The last tokens of a request, as many as can matter."""
+    count = _check_complete(state)
+    tokens = state.initial_tokens + state.generated_tokens
     prompt = state._true_initial_tokens or len(state.initial_tokens)  # evicted requests carry their output as prompt
     reach = max(config.window_size + config.buffer_size, config.loop_window if config.escalation else 0)
-    return tokens[max(0 if config.include_prompt else prompt, len(tokens) - reach) :]
+    return tokens[max(0 if config.include_prompt else prompt, count - reach) :]
 
 
 def exact(config: ContinuousBatchingConfig | None) -> ContinuousBatchingConfig:
@@ -111,19 +150,28 @@ def penalty_of(manager: ContinuousBatchingManager) -> ContinuousLZPenalty | None
     return next(found, None)
 
 
-def settings_of_request(manager: ContinuousBatchingManager, given: dict[str, Any]) -> dict[str, LZPenaltyConfig]:
+def settings_of_request(manager: ContinuousBatchingManager, given: dict[str, Any]) -> dict[str, Any]:
     """`lz_config` for a request with these `lz_*` fields, with the exempt tokens of the manager's default."""
     penalty = penalty_of(manager)
-    default = penalty.config if penalty and penalty.config.strength else None
-    config = LZPenaltyConfig.from_request(given, default) or OFF if given else OF_THIS_REQUEST.get()
-    if config is None:
+    default: Asked = penalty.asked if penalty and penalty.asked != OFF else None
+    if isinstance(default, LZPenaltyConfig) and not default.strength:
+        default = None
+    asked = settings_from_request(given, default) or OFF if given else OF_THIS_REQUEST.get()
+    if asked is None:
         return {}
     if penalty is None:
         raise LZPenaltyError(
             f"{', '.join(given) or 'lz_* fields'}: this manager was made without the LZ penalty. Make it with lz_penalty "
             "in its generation config (0: off unless a request asks for it)."
         )
-    return {"lz_config": replace(config, exempt_token_ids=(*config.exempt_token_ids, *penalty.config.exempt_token_ids))}
+    if isinstance(asked, LZPenaltyConfig):
+        return {"lz_config": replace(asked, exempt_token_ids=(*asked.exempt_token_ids, *penalty.exempt))}
+    if needs_sections(asked) and penalty.tokenizer is None:
+        raise LZPenaltyError(
+            f"{', '.join(given)}: sections are found by the tokenizer's markers, and this manager knows none. Set "
+            "model.lz_tokenizer = tokenizer before it is made."
+        )
+    return {"lz_config": replace(asked, policy=with_exempt(asked.policy, penalty.exempt))}
 
 
 continuous.CLASSIC_TO_CB_PROCESSORS_MAP[LZPenaltyLogitsProcessor] = ContinuousLZPenalty

@@ -7,24 +7,32 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from typing import Any
 
+import torch
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList
+from transformers.cli.serving.utils import BaseHandler
+from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager, ContinuousMixin
 
-from lz_penalty.config import REQUEST_FIELDS, LZPenaltyConfig
-from lz_penalty.engines.transformers import continuous, serving
+from lz_penalty.config import LZPenaltyConfig
+from lz_penalty.engines.transformers import continuous, following, serving
+from lz_penalty.engines.transformers.policy import LZPolicyLogitsProcessor, needs_sections
 from lz_penalty.engines.transformers.processor import LZPenaltyLogitsProcessor
-from lz_penalty.engines.transformers.settings import lz_fields
+from lz_penalty.engines.transformers.settings import FIELDS, asked_of, lz_fields
 from lz_penalty.errors import LZPenaltyError
+from lz_penalty.policy import RequestPolicy, counters
 
 __all__ = ["disable", "enable"]
 
 
 def enable() -> None:
-    """Let transformers take the flat `lz_*` settings of `LZPenaltyConfig.from_request`.
+    """Let transformers take the flat `lz_*` settings of `lz_penalty.policy.settings_from_request`.
 
         model.generate(**inputs, lz_preset="guarded", lz_penalty=0.3)
+        output = model.generate(**inputs, lz_policy="default", lz_stop_copies=20, tokenizer=tokenizer)
+        output.lz_outcomes                                              # of each row: see `Outcome`
         model.generation_config.lz_penalty = 0.15                       # and generation_config.json
         model.generate_batch(prompts, generation_config=GenerationConfig(lz_penalty=0.15))
         POST /v1/chat/completions {"messages": ..., "lz_penalty": 0.15}  # of `transformers serve` in this process
@@ -32,9 +40,9 @@ def enable() -> None:
     Eos, bos and pad tokens of the generation config are exempt; in `transformers serve`, all special tokens of the
     tokenizer. Calling it twice changes nothing; `disable()` takes it back.
     """
-    for name in REQUEST_FIELDS:
+    for name in FIELDS:
         setattr(GenerationConfig, name, None)
-    for owner, name, change in _CHANGES:
+    for owner, name, change in _changes():
         original = getattr(owner, name)
         if not hasattr(original, "without_lz_penalty"):
             changed = functools.wraps(original)(change(original))
@@ -44,27 +52,74 @@ def enable() -> None:
 
 def disable() -> None:
     """Undo `enable()`."""
-    for owner, name, _ in _CHANGES:
+    for owner, name, _ in _changes():
         setattr(owner, name, getattr(getattr(owner, name), "without_lz_penalty", getattr(owner, name)))
-    for name in REQUEST_FIELDS:
+    for name in FIELDS:
         if hasattr(GenerationConfig, name):
             delattr(GenerationConfig, name)
 
 
-class _OfSettings(LZPenaltyLogitsProcessor):
-    """Made from `lz_*` settings, not by the caller. An assistant model is handed it by the model it assists."""
+class _Call:
+    """One call of `generate`: what it was given, and what was made for it."""
+
+    def __init__(self, model: Any, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+        config = args[1] if len(args) > 1 else given.get("generation_config")
+        self.tokenizer = given.get("tokenizer") or getattr(model, "lz_tokenizer", None)
+        self.plain = given.get("assistant_model") is None and given.get("custom_generate") is None
+        self.request_id = getattr(config, serving.REQUEST_ID, None)
+        self.processor: LZPolicyLogitsProcessor | None = None
+
+    def finish(self, output: Any) -> Any:
+        """Leave what became of each row on the output."""
+        asked = self.processor and self.processor.asked
+        if self.processor is not None and asked and (asked.ladder or asked.shadow):
+            rows = output if isinstance(output, torch.Tensor) else output.sequences
+            output.lz_outcomes = self.processor.outcomes(rows)
+            for outcome in output.lz_outcomes:
+                counters.add(outcome.counts)
+        return output
+
+
+_CALL: ContextVar[_Call | None] = ContextVar("_CALL", default=None)
+
+
+def _generate(original: Callable[..., Any]) -> Callable[..., Any]:
+    def changed(self, *args, **kwargs):
+        call = _Call(self, args, kwargs)
+        token = _CALL.set(call)
+        try:
+            return call.finish(original(self, *args, **kwargs))
+        finally:
+            _CALL.reset(token)
+
+    return changed
 
 
 def _get_logits_processor(original: Callable[..., Any]) -> Callable[..., Any]:
     def changed(self, generation_config, input_ids_seq_length=None, *args, **kwargs):
         given: Iterable[Any] = kwargs.get("logits_processor") or ()
         ours = _processor(self, generation_config, input_ids_seq_length, kwargs.get("model_kwargs") or {})
-        an_assistant_has_it = any(isinstance(processor, _OfSettings) for processor in given)
+        an_assistant_has_it = any(getattr(processor, _OF_SETTINGS, False) for processor in given)
         if ours is not None and not an_assistant_has_it:
             if any(isinstance(processor, LZPenaltyLogitsProcessor) for processor in given):
                 raise LZPenaltyError("lz_* settings and an LZPenaltyLogitsProcessor were given: use one of them.")
             kwargs["logits_processor"] = LogitsProcessorList([*given, ours])
+            call = _CALL.get()
+            if call is not None and isinstance(ours, LZPolicyLogitsProcessor):
+                call.processor = ours
         return original(self, generation_config, input_ids_seq_length, *args, **kwargs)
+
+    return changed
+
+
+def _get_stopping_criteria(original: Callable[..., Any]) -> Callable[..., Any]:
+    def changed(self, *args, **kwargs):
+        criteria = original(self, *args, **kwargs)
+        call = _CALL.get()
+        if call is not None and call.processor is not None and call.processor.asked.ladder.stop_copies is not None:
+            call.processor.stopping.noted = lambda: following.note_stop(call.request_id)
+            criteria.append(call.processor.stopping)
+        return criteria
 
     return changed
 
@@ -73,22 +128,46 @@ def _processor(
     model: Any, generation_config: Any, prompt_length: int | None, model_kwargs: dict[str, Any]
 ) -> LZPenaltyLogitsProcessor | None:
     """The processor that a generation config asks for. Without a prompt length it is for continuous batching."""
-    given = lz_fields(vars(generation_config))
-    config = LZPenaltyConfig.from_request(given)
-    if config is None and given and prompt_length is None:
-        config = continuous.OFF  # requests may ask for it
-    if config is None:
+    asked, says_so = asked_of(generation_config)
+    if asked is None and says_so and prompt_length is None:
+        asked = continuous.OFF  # requests may ask for it
+    if asked is None:
         return None
     mask = model_kwargs.get("attention_mask")
     if model.config.is_encoder_decoder or (mask is not None and mask.shape[1:] != (prompt_length,)):
         mask = None  # not the mask of the ids that the processor will see
-    return _OfSettings(
-        config,
-        model_config=generation_config,
-        attention_mask=mask,
-        prompt_length=prompt_length or 0,
+    options: dict[str, Any] = {
+        "model_config": generation_config,
+        "attention_mask": mask,
+        "prompt_length": prompt_length or 0,
         **serving.special_tokens_of(model),
-    )
+    }
+    if isinstance(asked, LZPenaltyConfig):
+        made = LZPenaltyLogitsProcessor(asked, **options)
+    else:
+        made = LZPolicyLogitsProcessor(asked, **options | _of_call(asked, generation_config, prompt_length))
+    setattr(made, _OF_SETTINGS, True)
+    return made
+
+
+def _of_call(asked: RequestPolicy, generation_config: Any, prompt_length: int | None) -> dict[str, Any]:
+    """What a policy must know of the call of `generate` that it is for."""
+    call = _CALL.get()
+    if prompt_length is None:  # continuous batching
+        return {}
+    if call is None:
+        raise LZPenaltyError(
+            "this model has a generate of its own: a policy takes effect in that of GenerationMixin only."
+        )
+    one_by_one = call.plain and generation_config.get_generation_mode() in _ONE_BY_ONE
+    if asked.shadow and not one_by_one:
+        raise LZPenaltyError("lz_shadow counts tokens as they are chosen: use it without beams and drafts.")
+    if call.tokenizer is None and needs_sections(asked):
+        raise LZPenaltyError(
+            "a policy's sections are found by the tokenizer's markers: pass tokenizer=tokenizer to generate, or set "
+            "model.lz_tokenizer."
+        )
+    return {"tokenizer": call.tokenizer, "only_appended": one_by_one}
 
 
 def _init_continuous_batching(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,7 +179,8 @@ def _init_continuous_batching(original: Callable[..., Any]) -> Callable[..., Any
             continuous_batching_config = continuous.exact(continuous_batching_config or inner)
         manager = original(self, generation_config, continuous_batching_config, *args, **kwargs)
         penalty = continuous.penalty_of(manager)
-        if (penalty and penalty.config) != (ours and ours.config):
+        wanted = None if ours is None else getattr(ours, "asked", ours.config)
+        if (penalty and penalty.asked) != wanted:
             raise LZPenaltyError(
                 "a persistent manager with other lz_* settings is in use: call "
                 "model.destroy_cached_continuous_batching_manager() first."
@@ -119,9 +199,27 @@ def _add_request(original: Callable[..., Any]) -> Callable[..., Any]:
     return changed
 
 
+def _handler(original: Callable[..., Any]) -> Callable[..., Any]:
+    def changed(self, *args, **kwargs):
+        enable()  # its class may have been loaded since
+        original(self, *args, **kwargs)
+
+    return changed
+
+
+_OF_SETTINGS = "of_lz_settings"  # on processors made from `lz_*` settings; an assistant is handed that of its model
+_ONE_BY_ONE = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
 _CHANGES: tuple[tuple[type, str, Callable[..., Any]], ...] = (
+    (GenerationMixin, "generate", _generate),
     (GenerationMixin, "_get_logits_processor", _get_logits_processor),
+    (GenerationMixin, "_get_stopping_criteria", _get_stopping_criteria),
     (ContinuousMixin, "init_continuous_batching", _init_continuous_batching),
     (ContinuousBatchingManager, "add_request", _add_request),
+    *following.CHANGES,
+    (BaseHandler, "__init__", _handler),
     *serving.CHANGES,
 )
+
+
+def _changes() -> list[tuple[type, str, Callable[..., Any]]]:
+    return [*_CHANGES, *serving.changes_of_handlers()]

@@ -1,126 +1,192 @@
-"""`LZPolicyLogitsProcessor`: the penalty of the section that each row of `generate` is in."""
+"""`LZPolicyLogitsProcessor`: the penalty of the section that each row of `generate` is in, and the ladder behind it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
+from transformers import StoppingCriteria
 
 from lz_penalty.config import LZPenaltyConfig
+from lz_penalty.detection import Repetition
 from lz_penalty.engines.transformers.processor import LZPenaltyLogitsProcessor
+from lz_penalty.engines.transformers.rows import Rows
 from lz_penalty.errors import LZPenaltyError, show
 from lz_penalty.ops import apply_lz_penalty_
 from lz_penalty.packing import PackedConfig, pack_configs
-from lz_penalty.policy import SECTIONS, Policy, Sections, State
+from lz_penalty.policy import SECTIONS, Pair, Policy, RequestPolicy, Sections, Tracker, closers_of
 
-__all__ = ["LZPolicyLogitsProcessor", "RowStates"]
+__all__ = ["LZPolicyLogitsProcessor", "Outcome", "force", "needs_sections", "sections_of", "with_exempt"]
 
 MAX_TABLES = 64
+_known: WeakKeyDictionary[Any, tuple[Sections, dict[Pair, tuple[int, ...]]]] = WeakKeyDictionary()
 
 
-class RowStates:
-    """Where each row of a batch is. A function of the ids alone: what it remembers of the last call only saves work.
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one output.
 
-    Args:
-        sections: of the model.
+    Attributes:
+        stopped: the run for which it was ended, its start counted from the end of the prompt; `None` if it was not.
+        ended_thinking: the first run for which its thinking was ended.
+        counts: loops seen, tokens in them, and so on: see `lz_penalty.policy.counters`.
     """
 
-    def __init__(self, sections: Sections) -> None:
-        self.sections = sections
-        self._rows: list[bytes] = []  # the ids of the last call: nothing compares and copies faster
-        self._starts: list[int] = []
-        self._trails: list[list[State]] = []  # of every row: the states behind 0, 1, 2, ... tokens
-
-    def of(self, ids: torch.Tensor, starts: torch.Tensor | None) -> list[State]:
-        """The states behind the rows of `ids [rows, length]`, each read from its `starts [rows]` on."""
-        array = ids.numpy() if ids.device.type == "cpu" else ids.cpu().numpy()
-        if not array.shape[1]:
-            return [self.sections.start] * len(array)
-        rows = [row.tobytes() for row in array]
-        grew = len(rows) == len(self._rows) and len(rows[0]) == len(self._rows[0]) + array.itemsize
-        if not grew or not all(map(bytes.startswith, rows, self._rows)):
-            self._move_to(array[:, :-1], [0] * len(rows) if starts is None else starts.tolist())
-        self._rows = rows
-        advance = self.sections.advance
-        states = []
-        for trail, token in zip(self._trails, array[:, -1].tolist()):
-            states.append(state := advance(trail[-1], token))
-            trail.append(state)
-        return states
-
-    def before(self, row: int, count: int) -> State:
-        """The state of a row of the last call `count` tokens ago."""
-        return self._trails[row][-1 - count]
-
-    def _move_to(self, ids: np.ndarray, starts: list[int]) -> None:
-        """Read rows that are not those of the last call: new prompts, moved beams, refused drafts."""
-        known = {row: i for i, row in enumerate(zip(self._starts, self._rows, strict=True))}
-        before = len(self._rows[0]) if self._rows else 0
-        trails = []
-        for i, (row, start) in enumerate(zip(ids, starts, strict=True)):
-            same = known.get((start, row.tobytes()[:before]), i)  # a beam that moved, or its own row
-            padding = min(start, len(row))
-            trail = [self.sections.start] * (padding + 1)
-            if same < len(self._rows) and start == self._starts[same]:
-                common = _common(row, np.frombuffer(self._rows[same], ids.dtype))
-                trail = self._trails[same][: max(common, padding) + 1]
-            for token in row[len(trail) - 1 :].tolist():
-                trail.append(self.sections.advance(trail[-1], token))
-            trails.append(trail)
-        self._trails, self._starts = trails, starts
+    stopped: Repetition | None
+    ended_thinking: Repetition | None
+    counts: dict[str, int] = field(default_factory=dict)
 
 
-def _common(one: np.ndarray, other: np.ndarray) -> int:
-    """How many ids the two begin with in common."""
-    shorter = min(len(one), len(other))
-    differs = one[:shorter] != other[:shorter]
-    return int(differs.argmax()) if differs.any() else shorter
+def outcome_of(tracker: Tracker, **more: int) -> Outcome:
+    """What a tracker knows of an output that is complete."""
+    return Outcome(tracker.stopped, tracker.ended_thinking, tracker.totals() | more)
+
+
+def needs_sections(asked: RequestPolicy) -> bool:
+    """Whether anything depends on where a text is; if not, no tokenizer is needed."""
+    return len(set(asked.policy.configs)) > 1 or asked.ladder.end_thinking_copies is not None
+
+
+def sections_of(tokenizer: Any, sections: Sections | None = None) -> tuple[Sections, dict[Pair, tuple[int, ...]]]:
+    """The sections and closers of a tokenizer, made once; those given with their closers; none without a tokenizer."""
+    if tokenizer is None:
+        return sections or Sections([], []), {}
+    if sections is not None:
+        return sections, closers_of(sections, tokenizer)
+    if tokenizer not in _known:
+        made = Sections.of(tokenizer)
+        _known[tokenizer] = made, closers_of(made, tokenizer)
+    return _known[tokenizer]
+
+
+def with_exempt(policy: Policy, ids: Sequence[int]) -> Policy:
+    """The policy with further exempt ids in every section."""
+    configs = [
+        config and replace(config, exempt_token_ids=(*config.exempt_token_ids, *ids)) for config in policy.configs
+    ]
+    return Policy(**dict(zip(SECTIONS, configs, strict=True)))
+
+
+def force(scores: torch.Tensor, row: int, token: int) -> None:
+    """Leave this row its one token, in place; where that one is masked (-inf), nothing is changed."""
+    only = torch.full_like(scores[row], -torch.inf)
+    only[token] = 0.0
+    scores[row] = torch.where(torch.isneginf(scores[row, token]), scores[row], only)
 
 
 class LZPolicyLogitsProcessor(LZPenaltyLogitsProcessor):
-    """Adds the penalty that a policy has for the section of each row. A pure function of the ids it is called with.
+    """Adds the penalty that a policy has for the section of each row, and forces the end of thinking that repeats itself.
 
-    The prompt is read too: a template that opens the thinking section is understood, and so is a prompt that stops in
-    the middle of a block of code. Behind special tokens of the chat template, nothing before them matters.
+    A pure function of the ids it is called with. The prompt is read too: a template that opens the thinking section is
+    understood, and so is a prompt that stops in the middle of a block of code. Behind special tokens of the chat
+    template, nothing before them matters.
 
     Args:
-        policy: the penalty of each section.
+        asked: the penalty of each section, or with it the ladder and shadow mode.
         tokenizer: of the model; its special tokens are exempt, and its markers are looked for (`Sections.of`).
-        sections: instead of those of the tokenizer; making them takes a while, so share them between processors.
-        options: as for `LZPenaltyLogitsProcessor`.
+        sections: instead of those of the tokenizer.
+        only_appended: the ids of a call are those of the last one, with one more in each row; see `Rows`.
+        options: as for `LZPenaltyLogitsProcessor`. A ladder and shadow mode need `prompt_length`.
+
+    Attributes:
+        stopping: the stopping criterion that ends rows for the ladder's last rung.
     """
 
-    def __init__(self, policy: Policy, *, tokenizer: Any, sections: Sections | None = None, **options: Any) -> None:
-        if not isinstance(policy, Policy):
-            raise LZPenaltyError(f"policy = {show(policy)}: must be a Policy, such as Policy().")
-        penalised = [config for config in policy.configs if config is not None]
+    def __init__(
+        self,
+        asked: Policy | RequestPolicy,
+        *,
+        tokenizer: Any = None,
+        sections: Sections | None = None,
+        only_appended: bool = False,
+        **options: Any,
+    ) -> None:
+        asked = RequestPolicy(policy=asked) if isinstance(asked, Policy) else asked
+        if not isinstance(asked, RequestPolicy):
+            raise LZPenaltyError(f"policy = {show(asked)}: must be a Policy, such as Policy(), or a RequestPolicy.")
+        if tokenizer is None and sections is None and needs_sections(asked):
+            raise LZPenaltyError("a policy's sections are found by the tokenizer's markers: pass tokenizer.")
+        penalised = [config for config in asked.policy.configs if config is not None]
         prompt_matters = all(config.include_prompt for config in penalised)
         super().__init__(LZPenaltyConfig(include_prompt=prompt_matters), tokenizer=tokenizer, **options)
-        special = self.config.exempt_token_ids
-        configs = [
-            config and replace(config, exempt_token_ids=(*config.exempt_token_ids, *special))
-            for config in policy.configs
-        ]
-        self.policy = Policy(**dict(zip(SECTIONS, configs, strict=True)))
-        self.rows = RowStates(sections or Sections.of(tokenizer))
+        if (asked.ladder or asked.shadow) and self.prompt_length is None:
+            raise LZPenaltyError("a ladder and shadow mode look at the output alone: pass prompt_length.")
+        self.asked = replace(asked, policy=with_exempt(asked.policy, self.config.exempt_token_ids))
+        self.stopping = _Stopping(self)
+        self._sections, self._closers = sections_of(tokenizer, sections)
+        self._ends = _ends(tokenizer, options.get("model_config"), self.pad_token_id)
+        self.rows = Rows(self._tracker, self.prompt_length, self._ends, only_appended)
+        configs = self.asked.policy.configs
         self._packed = pack_configs(configs)
         self._tables: dict[tuple[Any, ...], PackedConfig] = {}
         self._without_prompt = torch.tensor([config is not None and not config.include_prompt for config in configs])
+        self._numbers: list[int] = []
+        self._forced: list[tuple[int, int]] = []
+        self._device: torch.device | None = None
+        self._stale = True
+        self._steps: list[int] = []
+        self._differs: torch.Tensor | None = None
+
+    @property
+    def policy(self) -> Policy:
+        """The penalty of each section, special tokens exempt."""
+        return self.asked.policy
 
     def __repr__(self) -> str:
-        return f"LZPolicyLogitsProcessor({self.policy}, pad_token_id={self.pad_token_id}, prompt_length={self.prompt_length})"
+        return f"LZPolicyLogitsProcessor({self.asked}, pad_token_id={self.pad_token_id}, prompt_length={self.prompt_length})"
 
     @torch.compiler.disable  # ids are data, not constants of a graph; inside a compiled function this is a graph break
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Return penalised scores `[rows, vocab]` for the contexts `input_ids [rows, length]`."""
         padding = self._behind_padding(input_ids)
-        numbers = [state.number for state in self.rows.of(input_ids, padding)]
-        starts = self._starts_of(numbers, input_ids, padding)
+        self.read(input_ids, padding)
+        if self._stale or self._device != scores.device:
+            self._look(scores.device)
+        starts = self._starts_of(input_ids, padding)
         penalised = scores.clone()
-        apply_lz_penalty_(penalised, input_ids, config=self._table_of(numbers, scores.device), starts=starts)
+        apply_lz_penalty_(penalised, input_ids, config=self._table, starts=starts)
+        if self.asked.shadow:
+            self._count(scores, penalised)
+            return scores
+        for row, token in self._forced:
+            force(penalised, row, token)
         return penalised
+
+    def read(self, input_ids: torch.Tensor, padding: torch.Tensor | None) -> None:
+        """Follow the rows; what has changed is looked at in the next step."""
+        if self.rows.read(input_ids, padding):
+            self._stale = True
+
+    def outcomes(self, output: Any) -> list[Outcome]:
+        """What became of each row of the output of `generate`, the prompt included. Shadow counts are of the last call."""
+        found = []
+        rows = output.tolist() if isinstance(output, torch.Tensor) else output
+        for i, row in enumerate(rows):
+            prompt = self.prompt_length or 0
+            tracker = self._tracker(row[:prompt])
+            for token in row[prompt:]:
+                if token in self._ends:
+                    break
+                tracker.push(token)
+            counted = len(rows) == len(self._steps) and self._differs is not None
+            changed = int(self._differs[i]) if counted and self._differs is not None else 0
+            shadow = {"lz_shadow_steps": self._steps[i] if counted else 0, "lz_shadow_changed": changed}
+            found.append(outcome_of(tracker, **shadow))
+        return found
+
+    def _tracker(self, prompt: Sequence[int]) -> Tracker:
+        return Tracker(self.asked, self._sections, self._closers, prompt)
+
+    def _look(self, device: torch.device) -> None:
+        """Some row may be in another section, or must go on with a marker."""
+        trackers = self.rows.trackers
+        self._device, self._stale = device, False
+        self._numbers = [tracker.section for tracker in trackers]
+        self._forced = [(row, one.forced) for row, one in enumerate(trackers) if one.forced is not None]
+        self._table = self._table_of(self._numbers, device)
 
     def _table_of(self, numbers: list[int], device: torch.device) -> PackedConfig:
         """The settings of rows in these sections, kept: rows stay in their sections for long."""
@@ -132,13 +198,48 @@ class LZPolicyLogitsProcessor(LZPenaltyLogitsProcessor):
             self._tables[key] = packed if device.type == "cpu" else packed.to(device)
         return self._tables[key]
 
-    def _starts_of(
-        self, numbers: list[int], input_ids: torch.Tensor, padding: torch.Tensor | None
-    ) -> torch.Tensor | None:
+    def _starts_of(self, input_ids: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor | None:
         """Where each row's context begins: behind its padding, or behind the prompt where its section leaves that out."""
         if not self._packed.needs_starts:
             return padding
         rows, length = input_ids.shape
         ends = self._prompt_ends(rows, length, input_ids.device)
-        left_out = self._without_prompt[numbers].to(input_ids.device)
+        left_out = self._without_prompt[self._numbers].to(input_ids.device)
         return torch.where(left_out, ends, torch.zeros_like(ends) if padding is None else padding)
+
+    def _count(self, scores: torch.Tensor, penalised: torch.Tensor) -> None:
+        """Shadow mode: at how many tokens would the most likely one have been another? Nothing is waited for."""
+        differs = (scores.argmax(dim=-1) != penalised.argmax(dim=-1)).long()
+        rows = self.rows
+        if any(rows.ended):
+            differs *= torch.tensor([not ended for ended in rows.ended]).to(differs.device)
+        if self._differs is None or len(self._steps) != len(rows.ended):
+            self._differs, self._steps = torch.zeros_like(differs), [0] * len(rows.ended)
+        self._differs += differs
+        self._steps = [steps + (not ended) for steps, ended in zip(self._steps, rows.ended, strict=True)]
+
+
+class _Stopping(StoppingCriteria):
+    """Ends the rows whose run has reached the ladder's last rung."""
+
+    def __init__(self, processor: LZPolicyLogitsProcessor) -> None:
+        self._processor = processor
+        self.noted: Callable[[], None] = lambda: None  # called when the first row is ended
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any = None, **kwargs: Any) -> torch.Tensor:
+        """Return which rows of `input_ids [rows, length]` are to end, as a bool tensor `[rows]`."""
+        processor = self._processor
+        processor.read(input_ids, processor._behind_padding(input_ids))
+        ended = [tracker.stopped is not None for tracker in processor.rows.trackers]
+        if ended[0]:
+            self.noted()
+        return torch.tensor(ended, dtype=torch.bool).to(input_ids.device)
+
+
+def _ends(tokenizer: Any, config: Any, pad: int | None) -> frozenset[int]:
+    """The ids that end a row: end-of-sequence tokens of the generation config, else of the tokenizer, and padding."""
+    found = getattr(config, "eos_token_id", None)
+    if found is None:
+        found = getattr(getattr(tokenizer, "tokenizer", tokenizer), "eos_token_id", None)
+    ids = found if isinstance(found, (list, tuple)) else [found]
+    return frozenset(token for token in (*ids, pad) if token is not None)

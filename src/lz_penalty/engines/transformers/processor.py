@@ -56,6 +56,7 @@ class LZPenaltyLogitsProcessor(LogitsProcessor):
             special = special_token_ids(tokenizer, model_config)
             config = replace(config, exempt_token_ids=(*config.exempt_token_ids, *special))
         self.config = config
+        self.tokenizer = tokenizer
         self.pad_token_id = integer(0, MAX_TOKEN_ID, optional=True)("pad_token_id", pad_token_id)
         for source in (getattr(tokenizer, "tokenizer", tokenizer), model_config):
             if self.pad_token_id is None:

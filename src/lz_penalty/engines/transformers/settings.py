@@ -1,14 +1,17 @@
-"""Between the flat `lz_*` fields of requests and generation configs and `LZPenaltyConfig`."""
+"""Between the flat `lz_*` fields of requests and generation configs and what they ask for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
-from lz_penalty.config import REQUEST_FIELDS, LZPenaltyConfig
+from lz_penalty.config import REQUEST_FIELDS
+from lz_penalty.policy import POLICY_FIELDS, Asked, settings_from_request
 
-__all__ = ["all_fields", "lz_fields"]
+__all__ = ["FIELDS", "asked_of", "lz_fields", "settle"]
+
+FIELDS = (*REQUEST_FIELDS, *POLICY_FIELDS)
+_SETTLED = "_lz_asked"  # attribute of a generation config
 
 
 def lz_fields(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -20,19 +23,21 @@ def lz_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in given.items()
-        if name.startswith("lz_") and (value is not None or name not in REQUEST_FIELDS)
+        if name.startswith("lz_") and (value is not None or name not in FIELDS)
     }
 
 
-def all_fields(config: LZPenaltyConfig | None) -> dict[str, Any]:
-    """Every `lz_*` field of a config, or of no penalty, so that nothing is left for a default to fill in.
+def settle(generation_config: Any, asked: Asked) -> None:
+    """Let a generation config ask for this, and for nothing that its fields, or those of a default, say."""
+    for name in lz_fields(vars(generation_config)):
+        setattr(generation_config, name, None)
+    setattr(generation_config, _SETTLED, (asked,))
 
-    >>> LZPenaltyConfig.from_request(all_fields(LZPenaltyConfig.failsafe())) == LZPenaltyConfig.failsafe()
-    True
-    >>> LZPenaltyConfig.from_request(all_fields(None)) is None
-    True
-    """
-    config = config or LZPenaltyConfig(strength=0)
-    plain = {"lz_" + field.name: getattr(config, field.name) for field in fields(config)}
-    plain = {name: "none" if value is None else value for name, value in plain.items()}
-    return {"lz_preset": "paper", "lz_penalty": plain.pop("lz_strength")} | plain
+
+def asked_of(generation_config: Any) -> tuple[Asked, bool]:
+    """What a generation config asks for, and whether it says anything at all, if only that it asks for nothing."""
+    settled = vars(generation_config).get(_SETTLED)
+    if settled is not None:
+        return settled[0], True
+    given = lz_fields(vars(generation_config))
+    return settings_from_request(given), bool(given)

@@ -1,0 +1,131 @@
+"""`Rows`: where each row of a batch of `generate` is, by a tracker for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+import numpy as np
+import torch
+
+from lz_penalty.policy import Tracker
+
+__all__ = ["Rows"]
+
+
+class Rows:
+    """The trackers of the rows of a batch. A function of the ids alone: what is remembered only saves work.
+
+    Args:
+        make: a tracker for a prompt's ids.
+        prompt_length: where outputs begin, padding included; `None`: behind the first ids that are read.
+        ends: ids that end a row; `generate` pads it from there on, so of several in a row only the first is read.
+        only_appended: `generate` does nothing but append a token to every row. Then only the newest ids are read; else
+            all are compared with those of the last call, since beams move and drafts are refused.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Sequence[int]], Tracker],
+        prompt_length: int | None,
+        ends: Collection[int],
+        only_appended: bool = False,
+    ) -> None:
+        self.trackers: list[Tracker] = []
+        self.ended: list[bool] = []
+        self._make = make
+        self._prompt_length = prompt_length
+        self._ends = frozenset(ends)
+        self._only_appended = only_appended
+        self._length = -1  # of the rows of the last call
+        self._ids: list[bytes] = []  # theirs: nothing compares and copies faster
+        self._starts: list[int] = []
+        self._bases: list[int] = []  # where the output of each begins
+
+    def read(self, ids: torch.Tensor, starts: torch.Tensor | None) -> bool:
+        """Read `ids [rows, length]`, each row from its `starts [rows]` on; whether any row may be elsewhere than before.
+
+        On a GPU this waits for the newest ids, or for all of them where tokens are not only appended.
+        """
+        rows, length = ids.shape
+        grown = length - self._length
+        if self._only_appended and rows == len(self.trackers) and 0 <= grown <= 1:
+            if not grown:
+                return False
+            self._length = length
+            return self._push(ids.numpy()[:, -1].tolist() if ids.is_cpu else ids[:, -1].tolist())
+        array = ids.numpy() if ids.is_cpu else ids.cpu().numpy()
+        known, self._length = self._ids, length
+        self._ids = given = _bytes(array)
+        if rows == len(self.trackers) and 0 <= grown <= 1 and all(map(bytes.startswith, given, known)):
+            return self._push(array[:, -1].tolist()) if grown else False
+        self._move_to(array, [0] * rows if starts is None else starts.tolist(), known)
+        return True
+
+    def _push(self, newest: list[int]) -> bool:
+        changed = False
+        ends, ended = self._ends, self.ended
+        for row, token in enumerate(newest):
+            if token in ends:
+                if ended[row]:
+                    continue
+                ended[row] = True
+            elif ended[row]:
+                ended[row] = False
+            if self.trackers[row].push(token):
+                changed = True
+        return changed
+
+    # ------------------------------------------------------------ rows that are not those of the last call
+
+    def _move_to(self, array: np.ndarray, starts: list[int], known: list[bytes]) -> None:
+        """New prompts, moved beams, refused drafts."""
+        width = len(known[0]) if known else 0
+        places = {row: i for i, row in enumerate(zip(self._starts, known))}
+        before = list(zip(self.trackers, self.ended, self._starts, self._bases, known))
+        self.trackers, self.ended, self._bases = [], [], []
+        for i, (row, start) in enumerate(zip(array, starts, strict=True)):
+            same = places.get((start, row.tobytes()[:width]), i)  # a beam that moved, or its own row
+            tracker, ended, base = self._taken_over(row, start, before[same] if same < len(before) else None)
+            self.trackers.append(tracker)
+            self.ended.append(ended)
+            self._bases.append(base)
+        self._starts = starts
+
+    def _taken_over(self, row: np.ndarray, start: int, known: tuple | None) -> tuple[Tracker, bool, int]:
+        """The tracker of a row: one that is known, taken back to where the two part, or a new one."""
+        if known is not None:
+            tracker, ended, its_start, base, ids = known
+            other = np.frombuffer(ids, row.dtype)
+            common = _common(row, other)
+            back = len(other) - common
+            if its_start == start and not ended and base <= common and back <= tracker.rewindable:
+                tracker = tracker.copy()
+                tracker.rewind(back)
+                return tracker, self._read_on(tracker, row[common:]), base
+        base = len(row) if self._prompt_length is None else min(self._prompt_length, len(row))
+        tracker = self._make(row[min(start, base) : base].tolist())
+        return tracker, self._read_on(tracker, row[base:]), base
+
+    def _read_on(self, tracker: Tracker, ids: np.ndarray) -> bool:
+        """Push these ids; whether the row has ended with them."""
+        ended = False
+        for token in ids.tolist():
+            if not (ended and token in self._ends):
+                tracker.push(token)
+            ended = token in self._ends
+        return ended
+
+
+def _bytes(array: np.ndarray) -> list[bytes]:
+    """The rows of an array."""
+    if len(array) == 1:
+        return [array.tobytes()]
+    whole, width = array.tobytes(), array.shape[1] * array.itemsize
+    return [whole[i * width : (i + 1) * width] for i in range(len(array))]
+
+
+def _common(one: np.ndarray, other: np.ndarray) -> int:
+    """How many ids the two begin with in common."""
+    shorter = min(len(one), len(other))
+    differs = one[:shorter] != other[:shorter]
+    return int(differs.argmax()) if differs.any() else shorter
