@@ -13,7 +13,7 @@ def test_policies(model, tokenizer, special, options):
     With mixed chunks a grammar makes texts change their sections; without it, no step samples late but for a policy.
     """
     scripts = "enable_mixed_chunk" in options
-    requests = policy_requests(tokenizer, 44, scripts)
+    requests = policy_requests(tokenizer, 33, scripts)
     result = generate(as_tasks(requests), env=RETRACT, **SMALL, **options)
     truth = Truth(model, tokenizer, special)
     for request, output, reason in zip(requests, result["tokens"], result["reasons"], strict=True):
