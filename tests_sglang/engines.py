@@ -23,7 +23,7 @@ ENGINE = {
     "dtype": "float32",
     "attention_backend": "torch_native",
     "sampling_backend": "pytorch",
-    "grammar_backend": "none",
+    "grammar_backend": "xgrammar",
     "disable_cuda_graph": True,
     "max_total_tokens": 20_000,
 }
@@ -67,7 +67,8 @@ def generate(requests: list[dict[str, Any]], env: dict[str, str] | None = None, 
         engine: settings of the engine.
 
     Returns:
-        `tokens`, the completion of every request or the message of its refusal, and `counts`, what `spying.py` has counted.
+        `tokens`, the completion of every request or the message of its refusal, `reasons`, why it finished, and `counts`,
+        what `spying.py` has counted.
     """
     with tempfile.TemporaryDirectory() as folder:
         counts = Path(folder, "counts.json")

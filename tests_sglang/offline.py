@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 
-async def answer(engine: Any, request: dict[str, Any]) -> list[int] | str:
-    """The tokens of one request, or the message with which it was refused, where that is expected."""
+async def answer(engine: Any, request: dict[str, Any]) -> tuple[list[int] | str, dict[str, Any] | None]:
+    """Tokens and finish reason of one request, or the message with which it was refused, where that is expected."""
     from lz_penalty.engines.sglang.custom_processor import LZPenaltyLogitProcessor
 
     prompt, refused = request.pop("prompt"), request.pop("refused", False)
@@ -20,11 +20,11 @@ async def answer(engine: Any, request: dict[str, Any]) -> list[int] | str:
     except ValueError as error:
         if not refused:
             raise
-        return str(error)
-    return output["output_ids"]
+        return str(error), None
+    return output["output_ids"], output["meta_info"]["finish_reason"]
 
 
-async def answers(engine: Any, requests: list[dict[str, Any]]) -> list[list[int] | str]:
+async def answers(engine: Any, requests: list[dict[str, Any]]) -> list[Any]:
     return await asyncio.gather(*(answer(engine, request) for request in requests))
 
 
@@ -34,10 +34,10 @@ def main(task: str, result: str) -> None:
     given = json.loads(Path(task).read_text())
     engine = sglang.Engine(**given["engine"])
     try:
-        tokens = engine.loop.run_until_complete(answers(engine, given["requests"]))
+        answered = engine.loop.run_until_complete(answers(engine, given["requests"]))
     finally:
         engine.shutdown()
-    Path(result).write_text(json.dumps({"tokens": tokens}))
+    Path(result).write_text(json.dumps(dict(zip(("tokens", "reasons"), zip(*answered), strict=True))))
 
 
 if __name__ == "__main__":

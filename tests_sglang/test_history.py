@@ -1,4 +1,7 @@
-"""Random batches on the histories alone: requests come, are retracted and resumed, leave, and outgrow their slots."""
+"""Random batches on the histories alone: requests come, are retracted and resumed, leave, and outgrow their slots.
+
+A third has a policy, whose sections change and whose markers are forced at random.
+"""
 
 import random
 from dataclasses import dataclass, field, replace
@@ -8,14 +11,15 @@ import numpy as np
 import pytest
 import torch
 from cases import config as random_config
-from cases import sequence
+from cases import sequence, settings_of
 from requests_and_truth import check_row
 
-from lz_penalty import LZPenaltyConfig
+from lz_penalty import LZPenaltyConfig, reference
 from lz_penalty.engines import request_settings
 from lz_penalty.engines.request_settings import RequestSettings
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.sglang.history import History, Penalised
+from lz_penalty.policy import settings_from_request
 
 VOCAB, SLOTS, SPECIAL = 100, 8, (3, 7)
 
@@ -23,7 +27,9 @@ VOCAB, SLOTS, SPECIAL = 100, 8, (3, 7)
 @dataclass(eq=False)
 class Sequence:
     prompt: list[int]
+    fields: dict
     config: LZPenaltyConfig | None
+    configs: list | None = None  # of a policy, by section
     output: list[int] = field(default_factory=list)
     state: Penalised | None = None
     slot: int = -1
@@ -32,13 +38,24 @@ class Sequence:
     def length(self):
         return len(self.prompt) + len(self.output)
 
+    def turn(self, rng):
+        """What the newest token may do to a policy."""
+        watched = self.state.watched
+        watched.length = self.length
+        if rng.random() < 0.2:
+            watched.section = rng.randrange(5)
+        watched.forced = rng.randrange(VOCAB) if rng.random() < 0.1 and not watched.shadow else None
+        self.config = self.configs[watched.section]
+
 
 class Simulation:
-    def __init__(self, seed):
+    def __init__(self, seed, policies=0.3):
+        self.policies = policies
         self.rng = random.Random(seed)
         torch.manual_seed(seed)
         cpu = torch.device("cpu")
         self.history = History(RequestSettings(ServerSettings(), SPECIAL, SLOTS, cpu), SLOTS, 10_000, cpu)
+        self.differed = 0
         self.running, self.retracted, self.free = [], [], list(range(1, SLOTS))
 
     def step(self):
@@ -59,11 +76,25 @@ class Simulation:
 
     def _new(self):
         rng = self.rng
+        prompt = [abs(token) % VOCAB for token in sequence(rng, rng.randint(1, 300), 30)]
+        if rng.random() < self.policies:
+            return self._new_policy(prompt)
         config = random_config(rng, 30, window=40, buffer=9) if rng.random() < 0.8 else None
         config = config and replace(config, loop_window=min(80, config.loop_window))
         config = config if config and config.strength else None
-        prompt = [abs(token) % VOCAB for token in sequence(rng, rng.randint(1, 300), 30)]
-        return Sequence(prompt, config, state=None if config is None else Penalised())
+        fields = {} if config is None else config.to_request()
+        return Sequence(prompt, fields, config, state=None if config is None else Penalised())
+
+    def _new_policy(self, prompt):
+        rng = self.rng
+        names = ("thinking", "answer", "code", "tool_call", "table")
+        fields = {"lz_" + name: rng.choice(("paper", "guarded", "failsafe", "sglang", "none")) for name in names}
+        fields |= {"lz_penalty": 0.5, "lz_window_size": 40, "lz_buffer_size": 9, "lz_loop_window": rng.randint(20, 80)}
+        fields |= {"lz_include_prompt": rng.random() < 0.5, "lz_exempt_token_ids": [rng.randrange(30)]}
+        fields |= {"lz_shadow": rng.random() < 0.5, "lz_stop_copies": 20}
+        asked = settings_from_request(fields)
+        watched = SimpleNamespace(section=1, forced=None, length=0, shadow=asked.shadow, would_differ=None)
+        return Sequence(prompt, fields, None, asked.policy.configs, state=Penalised(watched=watched))
 
     def _leave(self):
         one = self.running.pop(self.rng.randrange(len(self.running)))
@@ -75,9 +106,9 @@ class Simulation:
         """A step as the plug-in sees it: prefills first, each with all its tokens as inputs, then one token per row."""
         rows = [*arriving, *decoding]
         loads = [
-            (one.state, one.config.to_request(), one.slot, one.prompt + one.output, len(one.prompt))
+            (one.state, one.fields, one.slot, one.prompt + one.output, len(one.prompt))
             for one in arriving
-            if one.config is not None
+            if one.state is not None
         ]
         if loads:
             self.history.load(loads)
@@ -91,17 +122,40 @@ class Simulation:
             seq_lens=torch.tensor(lengths),
             req_pool_indices=torch.tensor([one.slot for one in rows]),
         )
-        before = torch.randn(len(rows), VOCAB)
+        before = torch.randn(len(rows), VOCAB) / 4
         after = before.clone()
         if any(states):
             step = self.history.step(states, lengths, np.array(newest_at) if arriving else None)
+            for one in rows:
+                if one.configs is not None:
+                    one.turn(self.rng)
             self.history.apply(step, after, batch)
         for row, one in enumerate(rows):
-            if one.config is None:
-                assert torch.equal(before[row], after[row])
-            else:
-                check_row(before[row], after[row], one.prompt, one.output, one.config, SPECIAL)
+            self._check(one, before[row], after[row])
             self._append(one)
+
+    def _check(self, one, before, after):
+        watched = one.state and one.state.watched
+        if watched and watched.shadow:
+            assert torch.equal(before, after)
+            self._check_shadow(one, before)
+        elif watched and watched.forced is not None:
+            assert after.argmax() == watched.forced
+            assert after.softmax(0).max() == 1
+        elif one.config is None:
+            assert torch.equal(before, after)
+        else:
+            check_row(before, after, one.prompt, one.output, one.config, SPECIAL)
+
+    def _check_shadow(self, one, before):
+        penalised, differs = before, one.state.watched.would_differ()
+        if one.config is not None:
+            context = (one.prompt if one.config.include_prompt else []) + one.output
+            exempt = {"exempt_token_ids": (*one.config.exempt_token_ids, *SPECIAL)}
+            settings = settings_of(one.config) | exempt
+            penalised = torch.tensor(reference.penalise(before.tolist(), context, strength=0.5, **settings))
+        assert differs == (before.argmax() != penalised.argmax())
+        self.differed += differs
 
     def _append(self, one):
         rng, output = self.rng, one.output
@@ -115,6 +169,14 @@ def test_random_batches(monkeypatch, seed):
     simulation = Simulation(seed)
     for _ in range(150):
         simulation.step()
+
+
+def test_policies():
+    """In shadow mode there is something to count."""
+    simulation = Simulation(0, policies=1)
+    for _ in range(150):
+        simulation.step()
+    assert simulation.differed > 10
 
 
 def test_a_late_token_would_be_noticed(monkeypatch):

@@ -9,7 +9,7 @@ from sglang.srt.server_args import ServerArgs
 
 from lz_penalty import LZPenaltyError
 from lz_penalty.engines.sglang import plugin
-from lz_penalty.engines.sglang.checks import config_of
+from lz_penalty.engines.sglang.checks import settings_of
 
 OFF = {"SGLANG_PLUGINS": "another"}
 
@@ -61,10 +61,10 @@ def test_where_it_could_not_be_exact(server, problem):
         started.resolve_once()
         get_context().set_server_args(started)
         with pytest.raises(LZPenaltyError, match=f"not exact with {problem}"):
-            config_of(asks)
-        assert config_of(silent) is None
+            settings_of(asks)
+        assert settings_of(silent) is None
     with get_context().override_server_args():
-        assert config_of(asks).strength == 0.2
+        assert settings_of(asks).strength == 0.2
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,9 @@ def test_custom_processor(model, tokenizer, special, how):
     """Exact where it can be; bad settings are refused, and others in the batch do not notice."""
     requests = mixed_requests(tokenizer, special, 40, seed=7)
     bad = {"prompt": [5, 6, 7], "max_new_tokens": 5, "custom_params": {"lz_penalty": -1}, "refused": True}
-    tasks = [task | {"processor": True} for task in (*as_tasks(requests), bad)]
-    *outputs, refusal = generate(tasks, enable_custom_logit_processor=True, **how)["tokens"]
+    policy = bad | {"custom_params": {"lz_stop_copies": 20}}
+    tasks = [task | {"processor": True} for task in (*as_tasks(requests), bad, policy)]
+    *outputs, refusal, no_policies = generate(tasks, enable_custom_logit_processor=True, **how)["tokens"]
     check_all(model, requests, outputs)
     assert "lz_penalty = -1" in refusal
+    assert "knows no policies" in no_policies

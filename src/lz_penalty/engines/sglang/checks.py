@@ -6,15 +6,15 @@ from typing import Any
 
 from sglang.srt.runtime_context import get_disagg, get_exec, get_server_args, get_spec
 
-from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.engines.server import server_settings
 from lz_penalty.errors import LZPenaltyError, bad_value
+from lz_penalty.policy import Asked
 
-__all__ = ["config_of"]
+__all__ = ["settings_of"]
 
 
-def config_of(params: Any) -> LZPenaltyConfig | None:
-    """The penalty that SGLang's `SamplingParams` ask for, `None` for none.
+def settings_of(params: Any) -> Asked:
+    """What SGLang's `SamplingParams` ask for, `None` for nothing.
 
     Raises:
         LZPenaltyError: the settings are bad, or this server cannot penalise exactly.
@@ -22,10 +22,10 @@ def config_of(params: Any) -> LZPenaltyConfig | None:
     custom = params.custom_params
     if custom is not None and not isinstance(custom, dict):
         raise bad_value("custom_params", custom, 'an object such as {"lz_preset": "guarded"}')
-    config = server_settings().config_of(custom)
-    if config is not None:
+    asked = server_settings().settings_of(custom)
+    if asked is not None:
         _check_exact(params)
-    return config
+    return asked
 
 
 def _check_exact(params: Any) -> None:

@@ -21,11 +21,12 @@ from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
 from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.engines.server import server_settings
-from lz_penalty.engines.sglang.checks import config_of
+from lz_penalty.engines.sglang.checks import settings_of
 from lz_penalty.engines.sglang.plugin import is_registered
 from lz_penalty.engines.special_tokens import special_token_ids
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.ops import apply_lz_penalty_
+from lz_penalty.policy import POLICY_FIELDS, RequestPolicy
 
 __all__ = ["LZPenaltyLogitProcessor"]
 
@@ -61,9 +62,14 @@ def _penalty_or_abort(req: Any) -> tuple[LZPenaltyConfig, list[int]] | None:
     if req is None:
         return None
     try:
-        config = config_of(req.sampling_params)
+        config = settings_of(req.sampling_params)
         if config is None:
             return None
+        if isinstance(config, RequestPolicy):
+            raise LZPenaltyError(
+                f"LZPenaltyLogitProcessor: knows no policies, ladders and shadow mode ({', '.join(POLICY_FIELDS)}). Leave "
+                "these fields out, or use lz-penalty's plug-in (do not exclude it with SGLANG_PLUGINS)."
+            )
         if not (get_schedule().disable_overlap_schedule or envs.SGLANG_ENABLE_DELAY_SAMPLE.get()):
             raise LZPenaltyError(
                 "LZPenaltyLogitProcessor: overlap scheduling hides the newest token from it, so the penalty would be one "

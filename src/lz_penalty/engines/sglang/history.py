@@ -11,27 +11,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from lz_penalty import packing as col
 from lz_penalty.engines.request_settings import RequestSettings, Settings, padded, send, store
+from lz_penalty.engines.sglang.policy_rows import PolicyRows
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.ops import prepare_lz_penalty
 from lz_penalty.packing import PackedConfig
+
+if TYPE_CHECKING:
+    from lz_penalty.engines.sglang.watched import Watched
 
 __all__ = ["History", "Penalised", "Step"]
 
 
 @dataclass(eq=False)
 class Penalised:
-    """A request with the penalty; `settings` and `base` are set when its history is loaded."""
+    """A request with the penalty; `settings` and `base` are set when its history is loaded. `watched`: with a policy."""
 
     slot: int = -1
     base: int = 0
     settings: Settings | None = None
+    watched: Watched | None = None
+
+    @property
+    def line(self) -> np.ndarray:
+        """Of the settings table, for the token to come."""
+        assert self.settings is not None
+        return self.settings.line if self.watched is None else self.settings.lines[self.watched.section]
 
 
 @dataclass(eq=False)
@@ -44,6 +55,7 @@ class Step:
         bases: int64 `[rows]` on the device; `None` where all are 0.
         newest_at: int64 `[rows]`, where each row's newest token stands among the step's inputs, -1 where the history has
             it already; `None`: every row has one input, its newest token.
+        policies: the rows with a policy, `None` where there are none.
         penalise: the op, prepared when the step is first taken.
     """
 
@@ -51,6 +63,7 @@ class Step:
     packed: PackedConfig
     bases: torch.Tensor | None
     newest_at: torch.Tensor | None = None
+    policies: PolicyRows | None = None
     penalise: Callable[..., Any] | None = None
 
 
@@ -92,20 +105,26 @@ class History:
         """Prepare a forward pass of these rows, whose sequences have these lengths with the newest token."""
         if self._make_room(requests, lengths):
             self._last = None
+        step = self._last
         if newest_at is not None:
-            return self._new_step(requests, send(newest_at, self._device))
-        if self._last is None or self._last.requests != requests:
-            self._last = self._new_step(requests, None)
-        return self._last
+            step = self._new_step(requests, send(newest_at, self._device))
+        elif step is None or step.requests != requests:
+            step = self._last = self._new_step(requests, None)
+        if step.policies is not None:
+            step.policies.lengths = lengths.copy()
+        return step
 
     def _new_step(self, requests: list[Penalised | None], newest_at: torch.Tensor | None) -> Step:
         table = np.zeros((len(requests), col.COLUMNS), dtype=np.int32)
         bases = np.zeros(len(requests), dtype=np.int64)
+        watched = False
         for row, request in enumerate(requests):
             if request is not None and request.settings is not None:
                 table[row], bases[row] = request.settings.line, request.base
-        packed = self._settings.pack(table)
-        return Step(requests, packed, send(bases, self._device) if bases.any() else None, newest_at)
+                watched |= request.watched is not None
+        policies = PolicyRows(requests, self._settings, self._device) if watched else None
+        packed = self._settings.pack(table) if policies is None else policies.packed
+        return Step(requests, packed, send(bases, self._device) if bases.any() else None, newest_at, policies)
 
     def _make_room(self, requests: list[Penalised | None], lengths: np.ndarray) -> bool:
         """Move what still matters to the beginning of full slots, on the device; whether any was full."""
@@ -139,7 +158,13 @@ class History:
         newest = batch.input_ids[:rows]
         if step.newest_at is not None:
             newest = torch.where(step.newest_at < 0, -1, batch.input_ids[step.newest_at.clamp(min=0)])
-        given = (logits[:rows], self._tokens, lengths, None, batch.req_pool_indices[:rows], None, None, newest)
+        logits, slots = logits[:rows], batch.req_pool_indices[:rows]
+        given = (logits, self._tokens, lengths, None, slots, None, None, newest)
+        if step.policies is not None:
+            step.policies.now()
         if step.penalise is None:
             step.penalise = prepare_lz_penalty(*given, config=step.packed)
         step.penalise(*given)
+        if step.policies is not None:
+            step.policies.force(logits)
+            step.policies.compare(logits, self._tokens, lengths, slots)

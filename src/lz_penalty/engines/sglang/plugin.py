@@ -2,8 +2,9 @@
 
     SamplingParams.verify             as a request arrives: bad settings become status 400
     Scheduler._add_request_to_queue   as it reaches a scheduler: read its settings, once
-    ForwardBatch.init_new             before a forward pass: who is in it
+    ForwardBatch.init_new             before a forward pass: who is in it; with a policy, sample late (see `_sample_late`)
     ModelRunner.sample                after it: penalise
+    Req.update_finish_state           of requests with a policy alone: see `watched`
 
 SGLang logs what a plug-in raises and goes on without it; a server that quietly lacks the penalty is worse than none, so
 `register` ends the process instead.
@@ -25,6 +26,7 @@ from lz_penalty.engines.request_settings import RequestSettings, exempt_for_all
 from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.sglang.history import History, Penalised
 from lz_penalty.errors import LZPenaltyError
+from lz_penalty.policy import RequestPolicy
 
 __all__ = ["is_registered", "register"]
 
@@ -32,6 +34,7 @@ _LOGGER = logging.getLogger("lz_penalty")
 _REQUEST = "lz_penalty"  # attribute of a `Req`: `Penalised` or None
 _STEP = "lz_penalty_step"  # attribute of a `ForwardBatch`
 _HISTORY = "lz_penalty_history"  # attribute of a `ModelRunner`
+_AFTER_TOKEN = "sglang.srt.managers.schedule_batch.Req.update_finish_state"
 _process = SimpleNamespace(registered=False, tokenizer=None, asked=False)  # `asked`: some request wants the penalty
 
 
@@ -39,6 +42,7 @@ def register() -> None:
     """Called by SGLang: check the server's settings and register the hooks."""
     try:
         server_settings()
+        _check_target(_AFTER_TOKEN, ("self", "new_accepted_len"))
         for target, (hook, kind, parameters) in _HOOKS.items():
             _check_target(target, parameters)
             HookRegistry.register(target, hook, kind)
@@ -67,24 +71,22 @@ def _check_target(target: str, parameters: tuple[str, ...]) -> None:
 
 
 def _after_verify(_: None, params: Any, *args: Any, **kwargs: Any) -> None:
-    from lz_penalty.engines.sglang.checks import config_of
+    from lz_penalty.engines.sglang.checks import settings_of
 
-    config_of(params)
+    settings_of(params)
 
 
 def _before_queue(scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> None:
     """Read the request's settings; what the arrival check has not seen (other front ends) is aborted with status 400."""
     if hasattr(req, _REQUEST):  # retracted, and back again
         return
-    from lz_penalty.engines.sglang.checks import config_of
-
-    config = None
+    request = None
     try:
-        config = config_of(req.sampling_params)
+        request = _request(req, scheduler.tokenizer)
     except LZPenaltyError as error:
         req.set_finish_with_abort(str(error))
-    setattr(req, _REQUEST, None if config is None else Penalised())
-    if config is not None:
+    setattr(req, _REQUEST, request)
+    if request is not None:
         _process.asked, _process.tokenizer = True, scheduler.tokenizer
 
 
@@ -93,7 +95,10 @@ def _after_init_new(forward_batch: Any, _: type, batch: Any, model_runner: Any, 
         return
     requests = [getattr(req, _REQUEST, None) for req in batch.reqs]
     if any(requests):
-        setattr(forward_batch, _STEP, _step(forward_batch, batch, _history(model_runner), requests))
+        step = _step(forward_batch, batch, _history(model_runner), requests)
+        setattr(forward_batch, _STEP, step)
+        if step is not None and step.policies is not None:
+            _sample_late(forward_batch)
 
 
 def _before_sample(runner: Any, logits_output: Any, forward_batch: Any) -> None:
@@ -129,6 +134,27 @@ _HOOKS: dict[str, Any] = {
 # ---------------------------------------------------------------- from SGLang's batch to ours
 
 
+def _request(req: Any, tokenizer: Any) -> Penalised | None:
+    """What the request asks for, in our terms."""
+    from lz_penalty.engines.sglang.checks import settings_of
+    from lz_penalty.engines.sglang.watched import Watched
+
+    asked = settings_of(req.sampling_params)
+    if asked is None:
+        return None
+    return Penalised(watched=Watched(req, asked, tokenizer) if isinstance(asked, RequestPolicy) else None)
+
+
+def _sample_late(forward_batch: Any) -> None:
+    """Let SGLang process the tokens of the step before while the device works on this one, and only then sample.
+
+    That is what it does under overlap scheduling for steps with a grammar; an empty list of grammars is enough for it.
+    """
+    info = forward_batch.sampling_info
+    if info.grammars is None and not forward_batch.is_prefill_only:  # where nothing is sampled
+        info.grammars = []
+
+
 def _step(forward_batch: Any, batch: Any, history: History, requests: list[Penalised | None]) -> Any:
     """Load the requests whose prefill ends here, and prepare the step; `None` if no row of it is penalised."""
     lengths = forward_batch.seq_lens_cpu.numpy()
@@ -146,6 +172,8 @@ def _step(forward_batch: Any, batch: Any, history: History, requests: list[Penal
         if lengths[row] != len(tokens):  # a chunk that is not the last: what is sampled after it is thrown away
             requests[row] = None
         elif request is not None:
+            if request.watched is not None:
+                request.watched.resume()
             params, prompt_length = req.sampling_params.custom_params, len(req.origin_input_ids)
             loads.append((request, params, slots[row], tokens.tolist(), prompt_length))
     if loads:
