@@ -6,18 +6,19 @@ import json
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lz_penalty.cli.options import FILE, MODEL, PENALTY, text_of
+from lz_penalty.cli.options import DEVICE, DTYPE, FILE, MODEL, PENALTY, text_of
 from lz_penalty.cli.output import escaped
 from lz_penalty.errors import LZPenaltyError, bad_value
 
 if TYPE_CHECKING:
+    from lz_penalty.config import LZPenaltyConfig
     from lz_penalty.explain import Candidate, Explanation
     from lz_penalty.explain.tokenizing import Tokenizer
 
@@ -35,11 +36,19 @@ def explain(
     top: int = typer.Option(12, min=1, max=100_000, help="How many of the changed tokens to list."),
     sequence: bool = typer.Option(False, help="With --json: also what each token of the text costs."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a picture and a table."),
+    html: Path = typer.Option(None, help="Write the explorer, a page that needs no network, to this file."),
+    run: list[str] = typer.Option(
+        [], metavar="PENALTY", help="With --html: let the model go on with the text under this penalty. May recur."
+    ),
+    tokens: int = typer.Option(160, min=1, max=4_000, help="With --run: how many tokens to write."),
+    recording: list[Path] = typer.Option([], help="With --html: also show this recorded run. May recur."),
+    device: str = DEVICE,
+    dtype: str = DTYPE,
 ) -> None:
     """Why tokens are penalised: window, buffer, matches, loop, and the tokens whose logits change.
 
-    Only the model's tokenizer is used; its special tokens are exempt, as in `generate`. The penalty is an LZ one: paper,
-    sglang, guarded or failsafe, with any settings.
+    Only the model's tokenizer is used, but for --run; its special tokens are exempt, as in `generate`. The penalty is an
+    LZ one: paper, sglang, guarded or failsafe, with any settings.
     """
     from lz_penalty import reference
     from lz_penalty.evaluation.penalties import penalty as named
@@ -50,6 +59,8 @@ def explain(
     config = named(penalty).config
     if config is None:
         raise bad_value("--penalty", penalty, "an LZ penalty: paper, sglang, guarded or failsafe")
+    if html is None and (run or recording):
+        raise LZPenaltyError("--run and --recording are for the page: add --html FILE.")
     text = text_of("text", text, file)
     tokenizer = load_tokenizer(model)
     config = replace(config, exempt_token_ids=(*config.exempt_token_ids, *tokenizer.special))
@@ -57,6 +68,10 @@ def explain(
     if at is not None and at > len(ids):
         raise LZPenaltyError(f"--at {at}: the text has {len(ids)} tokens.")
     ids = ids[:at]
+    if html is not None:
+        recorded = [_recorded(model, ids, run, tokens, device, dtype)] if run else []
+        _write_page(html, text if at is None else None, ids, tokenizer, config, [*recorded, *_read(recording)])
+        return
     step = explained(ids, tokenizer.vocab_size, config=config, decode=tokenizer.decode)
     rate = reference.compression_rate(
         ids, tokenizer.vocab_size, window_size=config.window_size, buffer_size=config.buffer_size
@@ -75,6 +90,46 @@ def explain(
         console.print(Text(line))
     if step.candidates:
         console.print(_table(step, top))
+
+
+def _recorded(model: str, ids: list[int], run: list[str], tokens: int, device: str, dtype: str) -> dict[str, Any]:
+    from lz_penalty.evaluation.generation import load
+    from lz_penalty.evaluation.penalties import penalty
+    from lz_penalty.evaluation.recording import record
+
+    chosen = [penalty(name) for name in run]
+    loaded = load(model, device, dtype)
+    about = f"{model} goes on with the text, always taking the likeliest token."
+    return record(loaded, ids, chosen, new_tokens=tokens, name=f"written by {model}", about=about, model_name=model)
+
+
+def _read(paths: list[Path]) -> list[dict[str, Any]]:
+    from lz_penalty.explain.recording import read_recording
+
+    return [read_recording(path) for path in paths]
+
+
+def _write_page(
+    html: Path,
+    text: str | None,
+    ids: list[int],
+    tokenizer: Tokenizer,
+    config: LZPenaltyConfig,
+    recordings: list[dict[str, Any]],
+) -> None:
+    from lz_penalty.explain.page import page
+    from lz_penalty.explain.recording import stored_text
+    from lz_penalty.explain.tokenizing import BUNDLED
+
+    typed = text if tokenizer.name == BUNDLED else None
+    stored = [] if typed is not None else [stored_text("the text given", ids, tokenizer)]
+    show = "recording:0" if recordings else "text:0" if stored else None
+    written = page(config=config, text=typed, texts=stored, recordings=recordings, show=show)
+    try:
+        html.write_text(written, encoding="utf-8")
+    except OSError as error:
+        raise LZPenaltyError(f"--html {html}: cannot be written ({error}).") from None
+    Console(stderr=True).print(Text(f"{html}: open it in a browser."))
 
 
 def _coloured(ids: list[int], step: Explanation, tokenizer: Tokenizer) -> Text:
