@@ -12,6 +12,8 @@ from playwright.sync_api import sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # cases.py
 
+from opened import ROOT, Opened
+
 from lz_penalty import LZPenaltyConfig
 from lz_penalty.explain.page import page as explorer
 
@@ -20,8 +22,6 @@ os.environ["OMP_NUM_THREADS"] = "1"
 hypothesis.settings.register_profile("page", deadline=None, database=None, print_blob=True)
 hypothesis.settings.load_profile("page")
 
-ROOT = Path(__file__).parent.parent
-SCREENSHOTS = ROOT / "build" / "screenshots"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -33,26 +33,6 @@ def browser():
         browser = playwright.chromium.launch(executable_path=binary, args=["--no-sandbox"])
         yield browser
         browser.close()
-
-
-class Opened:
-    """A page with all that it said and asked for."""
-
-    def __init__(self, browser, address, **options):
-        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}} | options)
-        self.page = self.context.new_page()
-        self.said: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(address)
-
-    def close(self):
-        asked = [address for address in self.asked[1:] if address != "data:,"]
-        self.context.close()
-        assert self.said == []
-        assert asked == []
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from conftest import ROOT
+from opened import ROOT
 
 NAMELESS = """() => [...document.querySelectorAll('button, input, select, textarea')].filter(one =>
   !(one.labels?.length || one.getAttribute('aria-label') || one.textContent.trim())).map(one => one.outerHTML)"""

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from conftest import ROOT, SCREENSHOTS
+from opened import ROOT, SCREENSHOTS
 from playwright.sync_api import expect
 
 from lz_penalty import LZPenaltyConfig
@@ -267,6 +267,6 @@ def test_screens(open_page, name):
 
 
 def test_reduced_motion(open_page):
-    moving = "getComputedStyle(document.querySelector('.token')).transitionDuration"
+    moving = "getComputedStyle(document.querySelector('.here')).transitionDuration"
     assert open_page(text="x").evaluate(moving) != "0s"
     assert open_page({"reduced_motion": "reduce"}, text="x").evaluate(moving) == "0s"

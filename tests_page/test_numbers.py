@@ -10,9 +10,11 @@ from cases import config as any_config
 from cases import sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opened import Opened
 
 from lz_penalty import LZPenaltyConfig, bundled_model
 from lz_penalty.explain import explain, explain_sequence
+from lz_penalty.explain.page import page as explorer
 
 VECTORS = json.loads((Path(__file__).parent.parent / "tests" / "data" / "lz_penalty.json").read_text())
 EXPLAIN = "cases => cases.map(([tokens, size, settings, prompt]) => lzPenalty.explain(tokens, size, settings, prompt))"
@@ -22,10 +24,6 @@ V = 30
 @pytest.fixture(scope="module")
 def page(browser, tmp_path_factory):
     """One page for all cases."""
-    from conftest import Opened
-
-    from lz_penalty.explain.page import page as explorer
-
     file = tmp_path_factory.mktemp("page") / "page.html"
     file.write_text(explorer(config=LZPenaltyConfig(), text=""), encoding="utf-8")
     opened = Opened(browser, file.as_uri())

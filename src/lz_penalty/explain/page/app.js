@@ -93,12 +93,13 @@ class App {
     this.buildTimeline();
   }
 
-  /** Where a recorded run is worth a look: in its first loop, when two copies stand there; else at its end. */
+  /** Where a recorded run is worth a look: when three copies of its first loop stand there, else where runs part. */
   firstSight() {
-    const tokens = this.tokens();
-    const after = loopsOf(tokens, this.settings()).find((loop) => loop.stop > this.source.promptLength);
-    if (!after) return tokens.length;
-    return Math.max(this.source.promptLength, Math.min(after.stop, after.start + 3 * after.period));
+    const { runs, promptLength } = this.source;
+    const loop = loopsOf(this.tokens(), this.settings()).find((one) => one.stop > promptLength);
+    if (loop) return Math.max(promptLength, Math.min(loop.stop, loop.start + 3 * loop.period));
+    const parted = runs.map((run) => partingOf(this.tokens(), run.tokens)).filter((place) => place !== null);
+    return parted.length ? Math.min(...parted) : promptLength || this.tokens().length;
   }
 
   tokens() {
@@ -191,7 +192,6 @@ class App {
   // ------------------------------------------------------------ one step
 
   goTo(position) {
-    const began = performance.now();
     const tokens = this.tokens();
     this.position = Math.max(0, Math.min(tokens.length, position));
     if (this.playing && this.position === tokens.length) this.play(false);
@@ -204,7 +204,7 @@ class App {
     showDistribution(this.recordedStep(), this.step, textOf);
     this.timeline.move(this.position, this.run);
     this.showPosition(tokens.length);
-    this.milliseconds = performance.now() - began;
+    this.text.follow(this.position); // last: it asks for the layout, which all of the above changes
   }
 
   showPosition(length) {

@@ -31,7 +31,6 @@ class TextView {
       if (name !== this.classes[i]) this.spans[i].className = name;
     });
     this.classes = classes;
-    this.follow(position);
   }
 
   ground(i, step, position) {

@@ -6,14 +6,15 @@ const HEIGHT = 40;
 function timelineOf(tokens, vocabSize, settings, reference) {
   const shares = codeBits(tokens, vocabSize, settings);
   const total = shares.reduce((sum, bits) => sum + bits, 0);
-  let leaves = null;
-  if (reference && reference !== tokens) {
-    const most = Math.min(reference.length, tokens.length);
-    leaves = 0;
-    while (leaves < most && reference[leaves] === tokens[leaves]) leaves++;
-    if (leaves === reference.length && leaves === tokens.length) leaves = null;
-  }
-  return { shares, rate: tokens.length ? total / tokens.length : 0, loops: loopsOf(tokens, settings), leaves };
+  const rate = tokens.length ? total / tokens.length : 0;
+  return { shares, rate, loops: loopsOf(tokens, settings), leaves: reference ? partingOf(reference, tokens) : null };
+}
+
+/** Where two texts part; null if they are the same. */
+function partingOf(one, other) {
+  let place = 0;
+  while (place < one.length && place < other.length && one[place] === other[place]) place++;
+  return place === one.length && place === other.length ? null : place;
 }
 
 function summaryOf(line, promptLength) {
