@@ -11,8 +11,8 @@ LLAMA  := .venv-llama-cpp
 CLI_PAGE := sed -e '1s/.*/\# The command line/' -e '/^\*\*Commands/,/^\#\# /{/^\#\# /!d}' -e '/^\* /s/\([^t]\)\[/\1\\[/g' -e '$${/^$$/d}'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs dist report test test-vllm test-sglang test-llama-cpp test-mlx matrix soak-vllm fuzz-native check bench \
-	bench-llama-cpp format clean
+.PHONY: help demo docs dist report test test-vllm test-sglang test-llama-cpp test-mlx test-page matrix soak-vllm \
+	fuzz-native check bench bench-llama-cpp format clean
 
 help:             ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -23,8 +23,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		build constriction hatchling hypothesis import-linter inspect-ai inspect-evals matplotlib mkdocstrings-python mypy \
-		numba openai pre-commit pyarrow pydivsufsort pytest 'ray[data]' ruff scipy 'transformers[serving]' triton zensical \
-		--editable .
+		numba openai playwright pre-commit pyarrow pydivsufsort pytest 'ray[data]' ruff scipy 'transformers[serving]' triton \
+		zensical --editable .
 	touch $@
 
 demo: $(STAMP)    ## the penalty at work on a small language model
@@ -45,6 +45,13 @@ dist: $(STAMP)    ## wheel and sdist, checked, and the wheel tried in an empty e
 
 test: $(STAMP)    ## all tests, on every backend that runs here
 	$(BIN)/python -m pytest
+
+# Playwright drives a Chromium of the system's; it brings none along.
+test-page: $(STAMP)  ## the explorer page in a real browser
+	@command -v chromium || command -v chromium-browser || command -v google-chrome \
+		|| { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && apt-get install -y chromium; } \
+		|| { echo "make test-page needs Chromium or Chrome on the PATH, for example: apt-get install chromium" >&2; exit 1; }
+	$(BIN)/python -m pytest tests_page
 
 # vLLM has its own: it pins other versions than we do. The three that go know another torch, and are not needed for text.
 $(VLLM)/.installed: pyproject.toml constraints-vllm.txt

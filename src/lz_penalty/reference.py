@@ -21,6 +21,7 @@ from lz_penalty.loops import trailing_loop
 __all__ = [
     "Copy",
     "Literal",
+    "Occurrence",
     "adjustments",
     "codelength",
     "compress",
@@ -29,11 +30,27 @@ __all__ = [
     "exact_marginal_codelengths",
     "marginal_codelengths",
     "match_lengths",
+    "occurrences",
     "penalise",
+    "window_span",
 ]
 
 
 # ---------------------------------------------------------------- the closed form
+
+
+def window_span(
+    length: int, *, window_size: int = 512, buffer_size: int = 32, lookback: str = "before_buffer"
+) -> tuple[int, int]:
+    """Where the window of a context of `length` tokens begins and ends; the buffer is always its last tokens.
+
+    >>> window_span(10, window_size=4, buffer_size=3)
+    (3, 7)
+    >>> window_span(10, window_size=4, buffer_size=3, lookback="adjacent")
+    (6, 10)
+    """
+    stop = length if lookback == "adjacent" else max(0, length - buffer_size)
+    return max(0, stop - window_size), stop
 
 
 def match_lengths(
@@ -48,54 +65,90 @@ def match_lengths(
     >>> match_lengths([1, 2, 3, 4, 1, 2, 3, 4, 1, 2], window_size=8, buffer_size=2)
     {0: 0, 1: 0, 2: 2, 3: 0, 4: 0, 5: 0, 6: 2, 7: 0, 8: 0}
     """
-    if lookback == "adjacent":
-        window, nearest = context[-window_size:], 1
-    else:
-        window, nearest = context[: max(0, len(context) - buffer_size)][-window_size:], 0
-    buffer = context[-buffer_size:]
+    first, stop = window_span(len(context), window_size=window_size, buffer_size=buffer_size, lookback=lookback)
+    window, buffer = context[first:stop], context[-buffer_size:]
+    nearest = 1 if lookback == "adjacent" else 0
     lengths = {}
     for e in range(nearest, len(window) + 1 if window else nearest):
-        before = window[: len(window) - e]  # the window tokens that stand before distance e
+        before = len(window) - e  # so many window tokens stand before distance e
         m = 0
-        while m < min(len(buffer), len(before)) and before[-1 - m] == buffer[-1 - m]:
+        while m < min(len(buffer), before) and window[before - 1 - m] == buffer[-1 - m]:
             m += 1
         lengths[e] = m
     return lengths
 
 
-def _paper_values(
+class Occurrence(NamedTuple):
+    """A token that may come again, where it stands in the window, and what it is worth because of that.
+
+    Its distance is the spec's `e`; `match_length` tokens before it equal the end of the context; `extends` says that its
+    value is that of a longest match which grows by it (in the sglang formula: of any match).
+    """
+
+    token: int
+    distance: int
+    match_length: int
+    extends: bool
+    value: float
+
+
+def _paper_occurrences(
     context: Sequence[int], window_size: int, buffer_size: int, lookback: str, min_match_length: int
-) -> list[tuple[int, float]]:
-    """Sections 2 and 3 of the spec: (token, value) for every occurrence in the window that has a value."""
+) -> list[Occurrence]:
+    """Sections 2 and 3 of the spec."""
     matches = match_lengths(context, window_size=window_size, buffer_size=buffer_size, lookback=lookback)
     longest = max(matches.values(), default=0)
     newest = len(context) if lookback == "adjacent" else len(context) - buffer_size
-    values = []
+    found = []
     for e, m in matches.items():
         if e == 0:
             continue
         token = context[newest - e]
         if min_match_length == 1:  # a copy of one token, coded by its distance
-            values.append((token, math.log2(e)))
+            found.append(Occurrence(token, e, m, False, math.log2(e)))
         if m == longest >= 1 and longest + 1 >= min_match_length:  # a longest match grows by one token
             ln = longest
             if lookback == "adjacent":
-                values.append((token, math.log2((ln + 1) / ln) - 1))
+                found.append(Occurrence(token, e, m, True, math.log2((ln + 1) / ln) - 1))
             elif e >= 2:
                 d = e + ln
-                values.append((token, math.log2(1 + (d - ln - 1) / (ln * d)) - 1))
-    return values
+                found.append(Occurrence(token, e, m, True, math.log2(1 + (d - ln - 1) / (ln * d)) - 1))
+    return found
 
 
-def _sglang_values(context: Sequence[int], window_size: int, buffer_size: int) -> list[tuple[int, float]]:
-    """Section 4 of the spec: what the authors ran; (token, value) for every candidate occurrence."""
+def _sglang_occurrences(context: Sequence[int], window_size: int, buffer_size: int) -> list[Occurrence]:
+    """Section 4 of the spec: what the authors ran."""
     matches = match_lengths(context, window_size=window_size, buffer_size=buffer_size, lookback="adjacent")
     candidates = min(window_size, len(context)) - buffer_size
-    values = []
+    found = []
     for delta in range(1, candidates + 1):
         lam = 1 + matches[delta]
-        values.append((context[-delta], max(0.0, (math.log2(delta + 1) + math.log2(lam)) / lam)))
-    return values
+        value = max(0.0, (math.log2(delta + 1) + math.log2(lam)) / lam)
+        found.append(Occurrence(context[-delta], delta, matches[delta], lam > 1, value))
+    return found
+
+
+def occurrences(
+    context: Sequence[int],
+    *,
+    formula: str = "paper",
+    lookback: str | None = None,
+    window_size: int = 512,
+    buffer_size: int = 32,
+    min_match_length: int | None = 1,
+) -> list[Occurrence]:
+    """Every occurrence in the window that has a value, nearest first; a token is worth the least of its values.
+
+    >>> occurrences([5, 7, 9, 5, 7], window_size=3, buffer_size=2, min_match_length=None)
+    []
+    >>> occurrences([1, 2, 3, 4, 1, 2, 3, 4, 1, 2], window_size=8, buffer_size=2, min_match_length=2)[0]
+    Occurrence(token=3, distance=2, match_length=2, extends=True, value=-0.830...)
+    """
+    if formula == "sglang":
+        return _sglang_occurrences(context, window_size, buffer_size)
+    if min_match_length is None:
+        return []
+    return _paper_occurrences(context, window_size, buffer_size, lookback or "before_buffer", min_match_length)
 
 
 def adjustments(
@@ -124,16 +177,17 @@ def adjustments(
     """
     context = list(tokens) if include_prompt else list(tokens[prompt_length:])
     literal = math.log2(vocab_size)
-    if formula == "sglang":
-        values = _sglang_values(context, window_size, buffer_size)
-    elif min_match_length is None:
-        values = []
-    else:
-        values = _paper_values(context, window_size, buffer_size, lookback or "before_buffer", min_match_length)
-
+    found = occurrences(
+        context,
+        formula=formula,
+        lookback=lookback,
+        window_size=window_size,
+        buffer_size=buffer_size,
+        min_match_length=min_match_length,
+    )
     bits: dict[int, float] = {}
-    for token, value in values:  # the minimum over all occurrences, capped at a literal's cost
-        bits[token] = min(bits.get(token, 0.0), value - literal)
+    for one in found:  # the minimum over all occurrences, capped at a literal's cost
+        bits[one.token] = min(bits.get(one.token, 0.0), one.value - literal)
 
     if escalation and (loop := trailing_loop(context, loop_window)):
         token = context[-loop.period]

@@ -13,6 +13,7 @@ from lz_penalty.cli.detect import detect
 from lz_penalty.cli.doctor import doctor
 from lz_penalty.cli.duality import duality
 from lz_penalty.cli.evaluate import evaluate
+from lz_penalty.cli.explain import explain
 from lz_penalty.cli.generate import generate
 from lz_penalty.cli.replay import replay
 from lz_penalty.cli.report import report
@@ -41,7 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="The Lempel-Ziv penalty: stop language models from repeating themselves endlessly.",
 )
-for command in (demo, generate, compare, cost, duality, detect, replay, serve_llama, doctor):
+for command in (demo, explain, generate, compare, cost, duality, detect, replay, serve_llama, doctor):
     app.command()(command)
 app.command("eval")(evaluate)
 app.command()(report)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import typer
 
-from lz_penalty.cli.options import DEVICE, MODEL
+from lz_penalty.cli.options import DEVICE, FILE, MODEL, PENALTY, text_of
 
 
 def generate(
     prompt: str = typer.Argument("", help="The prompt; leave it out with --file."),
     model: str = MODEL,
-    penalty: str = typer.Option("guarded", "--penalty", "-p", help="NAME[:VALUE][,FIELD=VALUE ...], or `none`."),
-    file: Path = typer.Option(None, "--file", "-f", help="Read the prompt from this file."),
+    penalty: str = PENALTY,
+    file: Path = FILE,
     tokens: int = typer.Option(256, "--tokens", "-n", min=1, max=1_000_000, help="Write at most this many tokens."),
     temperature: float = typer.Option(0.0, min=0.0, max=100.0, help="0 takes the likeliest token each time."),
     seed: int = typer.Option(0, help="For temperatures above 0."),
@@ -28,18 +28,11 @@ def generate(
     import torch
     from transformers import TextStreamer
 
-    from lz_penalty.errors import LZPenaltyError
     from lz_penalty.evaluation.generation import load
     from lz_penalty.evaluation.penalties import penalty as named
 
     chosen = named(penalty)
-    if file is not None:
-        try:
-            prompt = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise LZPenaltyError(f"--file {file}: cannot be read as UTF-8 text ({error}).") from None
-    if not prompt.strip():
-        raise LZPenaltyError("the prompt is empty: give it as an argument or with --file.")
+    prompt = text_of("prompt", prompt, file)
     loaded = load(model, device)
     if chat:
         prompt = loaded.tokenizer.apply_chat_template(

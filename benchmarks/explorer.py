@@ -1,0 +1,118 @@
+"""The published explorer, docs/explorer.html, from recorded runs of the bundled model.
+
+`python benchmarks/explorer.py` puts it together, `--record` makes the runs again first (a minute), `--check` says whether
+the page is what the sources give.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from lz_penalty import LZPenaltyConfig, bundled_model
+from lz_penalty.bundled_model import problems
+from lz_penalty.explain.page import page
+from lz_penalty.explain.recording import checked_recording
+
+ROOT = Path(__file__).resolve().parent.parent
+RUNS = ROOT / "benchmarks" / "results" / "recorded_runs.json"
+PAGE = ROOT / "docs" / "explorer.html"
+PENALTIES = ["none", "repetition:1.2", "frequency:0.3", "dry:0.8", "paper", "guarded", "failsafe"]
+NEW_TOKENS = 128
+TOP = 10
+STORY, STUCK = 22, 17  # prompts that loop without a penalty
+COPIES = 4  # how many of them stand in the prompt where the model is stuck already
+
+EXAMPLES = [
+    {
+        "name": "a nursery rhyme that builds up",
+        "text": "This is the house that Jack built.\n\nThis is the malt\nThat lay in the house that Jack built.\n\n"
+        "This is the rat,\nThat ate the malt\nThat lay in the house that Jack built.\n\nThis is the cat,\nThat killed the "
+        "rat,\nThat ate the malt\nThat lay in the house that Jack built.\n",
+    },
+    {"name": "a loop", "text": "Let me check that again." + " Wait, is it 12? Yes, it is 12." * 8},
+    {
+        "name": "JSON, which must repeat",
+        "text": "[" + ",\n ".join(f'{{"id": {i}, "name": "item {i}", "price": {i * 3}.50}}' for i in range(1, 9)) + "]",
+    },
+    {
+        "name": "other scripts",
+        "text": "東京は日本の首都です。 Москва слезам не верит. 🙂 Zwölf Boxkämpfer jagen Viktor.",
+    },
+]
+
+
+def recordings() -> list[dict[str, Any]]:
+    """Three recordings: a story that begins to loop, one that is stuck already, and a problem with an answer."""
+    import torch
+
+    from lz_penalty.detection import find_repetition
+    from lz_penalty.evaluation.generation import BUNDLED, continue_greedily, load
+    from lz_penalty.evaluation.penalties import penalty
+    from lz_penalty.evaluation.recording import record
+
+    torch.set_num_threads(1)
+    loaded = load(BUNDLED, "cpu")
+    chosen = [penalty(name) for name in PENALTIES]
+    story, stuck = (loaded.tokenizer(bundled_model.prompts()[i]).input_ids for i in (STORY, STUCK))
+    written = continue_greedily(loaded, [stuck], chosen[0], NEW_TOKENS, may_end=False).tokens[0]
+    loop = find_repetition(written, min_copies=COPIES)
+    assert loop is not None
+    stuck = stuck + written[: loop.start + COPIES * loop.period]
+    (problem,) = problems.generate(seed=4, n=1, split="heldout")
+    asked = loaded.tokenizer(problems.prompt(problem)).input_ids
+    options: dict[str, Any] = {"new_tokens": NEW_TOKENS, "top": TOP}
+    greedy = "The bundled model, always taking the likeliest token"
+    return [
+        record(loaded, story, chosen, name="a story that begins to loop", about=f"{greedy}.", **options),
+        record(
+            loaded,
+            stuck,
+            chosen,
+            name="a story that is stuck already",
+            about=f"{greedy}; {COPIES} copies of its loop stand in the prompt. Which penalties lead out?",
+            **options,
+        ),
+        record(
+            loaded,
+            asked,
+            chosen,
+            may_end=True,
+            name="a problem solved step by step",
+            about=f"{greedy}. The right answer is {problem.answer}: which penalties leave it alone?",
+            **options,
+        ),
+    ]
+
+
+def built() -> str:
+    stored = [checked_recording(one, RUNS.name) for one in json.loads(RUNS.read_text(encoding="utf-8"))]
+    return page(
+        config=LZPenaltyConfig.guarded(),
+        text=EXAMPLES[1]["text"],
+        examples=EXAMPLES,
+        recordings=stored,
+        show="recording:0",
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--record", action="store_true", help="make the runs again first")
+    parser.add_argument("--check", action="store_true", help="only say whether the page is current")
+    arguments = parser.parse_args()
+    if arguments.record:
+        made = [json.dumps(one, separators=(",", ":")) for one in recordings()]
+        RUNS.write_text("[" + ",\n".join(made) + "]\n", encoding="utf-8")
+    if arguments.check:
+        if PAGE.read_text(encoding="utf-8") != built():
+            sys.exit("docs/explorer.html is not current: run python benchmarks/explorer.py")
+        return
+    PAGE.write_text(built(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

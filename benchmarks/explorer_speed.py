@@ -1,0 +1,75 @@
+"""How long a step of the explorer takes in a browser, for a text of 2,000 tokens: `python benchmarks/explorer_speed.py`.
+
+A step counts until the browser has laid the page out again. Fails if the median is not below 50 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from playwright.sync_api import Browser, sync_playwright
+
+from lz_penalty import LZPenaltyConfig, bundled_model
+from lz_penalty.config import PRESETS
+from lz_penalty.explain.page import page
+
+TOKENS, STEPS, LIMIT_MS = 2_000, 200, 50.0
+MEASURE = """async ([tokens, steps]) => {
+  const app = lzPenalty.app;
+  const taken = [];
+  for (let i = 0; i < steps; i++) {
+    const began = performance.now();
+    app.goTo(tokens - 1 - i);
+    document.body.getBoundingClientRect();
+    taken.push(performance.now() - began);
+    await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+  }
+  return taken.sort((a, b) => a - b);
+}"""
+
+
+CUT = """([text, tokens]) => lzPenalty.encode(text).slice(0, tokens)
+  .map((id) => lzPenalty.app.tokenizer.text(id)).join('')"""
+
+
+def steps_ms(browser: Browser, text: str, config: LZPenaltyConfig) -> list[float]:
+    """Milliseconds of each step, ascending."""
+    opened = browser.new_page()
+    opened.set_content(page(config=config, text=""))
+    opened.locator("#input").fill(opened.evaluate(CUT, [text, TOKENS]))
+    opened.wait_for_function(f"lzPenalty.app.tokens().length >= {TOKENS - 1}")
+    taken = opened.evaluate(MEASURE, [TOKENS, STEPS])
+    opened.close()
+    return taken
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="write the results here, as JSON")
+    arguments = parser.parse_args()
+    texts = {"prose": "\n".join(bundled_model.passages()[:3]), "loop": "Wait, is it 12? Yes, it is 12. " * 400}
+    binary = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    results = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=binary, args=["--no-sandbox"])
+        for (kind, text), (preset, config) in itertools.product(texts.items(), PRESETS.items()):
+            taken = steps_ms(browser, text, config())
+            median, late = taken[len(taken) // 2], taken[int(0.95 * len(taken))]
+            results.append({"text": kind, "preset": preset, "median_ms": round(median, 1), "p95_ms": round(late, 1)})
+            print(f"{kind:6} {preset:9} median {median:5.1f} ms, 95th percentile {late:5.1f} ms")
+        version = browser.version
+        browser.close()
+    if arguments.out:
+        told = {"browser": version, "tokens": TOKENS, "steps": STEPS, "results": results}
+        arguments.out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    if max(one["median_ms"] for one in results) >= LIMIT_MS:
+        sys.exit(f"a step takes {LIMIT_MS:.0f} ms or more")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""`lz-penalty explain`: why tokens are penalised, in the terminal or as a page."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lz_penalty.cli.options import DEVICE, DTYPE, FILE, MODEL, PENALTY, text_of
+from lz_penalty.cli.output import escaped
+from lz_penalty.errors import LZPenaltyError, bad_value
+
+if TYPE_CHECKING:
+    from lz_penalty.config import LZPenaltyConfig
+    from lz_penalty.explain import Candidate, Explanation
+    from lz_penalty.explain.tokenizing import Tokenizer
+
+SHOWN_TOKENS = 600  # of the text's end
+SHOWN_DISTANCES = 8
+PAST, MATCH, NEXT, BUFFER = "dim", "black on cyan", "black on yellow", "underline"
+
+
+def explain(
+    text: str = typer.Argument("", help="The text; leave it out with --file."),
+    model: str = MODEL,
+    penalty: str = PENALTY,
+    file: Path = FILE,
+    at: int = typer.Option(None, min=0, help="Explain the step after this many tokens; by default after all."),
+    top: int = typer.Option(12, min=1, max=100_000, help="How many of the changed tokens to list."),
+    sequence: bool = typer.Option(False, help="With --json: also what each token of the text costs."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a picture and a table."),
+    html: Path = typer.Option(None, help="Write the explorer, a page that needs no network, to this file."),
+    run: list[str] = typer.Option(
+        [], metavar="PENALTY", help="With --html: let the model go on with the text under this penalty. May recur."
+    ),
+    tokens: int = typer.Option(160, min=1, max=4_000, help="With --run: how many tokens to write."),
+    recording: list[Path] = typer.Option([], help="With --html: also show this recorded run. May recur."),
+    device: str = DEVICE,
+    dtype: str = DTYPE,
+) -> None:
+    """Why tokens are penalised: window, buffer, matches, loop, and the tokens whose logits change.
+
+    Only the model's tokenizer is used, but for --run; its special tokens are exempt, as in `generate`. The penalty is an
+    LZ one: paper, sglang, guarded or failsafe, with any settings.
+    """
+    from lz_penalty import reference
+    from lz_penalty.evaluation.penalties import penalty as named
+    from lz_penalty.explain import explain as explained
+    from lz_penalty.explain import explain_sequence
+    from lz_penalty.explain.tokenizing import load_tokenizer
+
+    config = named(penalty).config
+    if config is None:
+        raise bad_value("--penalty", penalty, "an LZ penalty: paper, sglang, guarded or failsafe")
+    if html is None and (run or recording):
+        raise LZPenaltyError("--run and --recording are for the page: add --html FILE.")
+    text = text_of("text", text, file)
+    tokenizer = load_tokenizer(model)
+    config = replace(config, exempt_token_ids=(*config.exempt_token_ids, *tokenizer.special))
+    ids = tokenizer.encode(text)
+    if at is not None and at > len(ids):
+        raise LZPenaltyError(f"--at {at}: the text has {len(ids)} tokens.")
+    ids = ids[:at]
+    if html is not None:
+        recorded = [_recorded(model, ids, run, tokens, device, dtype)] if run else []
+        _write_page(html, text if at is None else None, ids, tokenizer, config, [*recorded, *_read(recording)])
+        return
+    step = explained(ids, tokenizer.vocab_size, config=config, decode=tokenizer.decode)
+    rate = reference.compression_rate(
+        ids, tokenizer.vocab_size, window_size=config.window_size, buffer_size=config.buffer_size
+    )
+    if as_json:
+        told = {"model": model, "penalty": penalty, "token_ids": ids, "rate": rate, **step.to_dict()}
+        if sequence:
+            whole = explain_sequence(ids, tokenizer.vocab_size, config=config, decode=tokenizer.decode)
+            told["sequence"] = whole.to_dict()["tokens"]
+        print(json.dumps(told, indent=2))
+        return
+    console = Console(highlight=False)
+    console.print(_coloured(ids, step, tokenizer))
+    console.print(_legend(), "", sep="\n")
+    for line in _facts(step, rate):
+        console.print(Text(line))
+    if step.candidates:
+        console.print(_table(step, top))
+
+
+def _recorded(model: str, ids: list[int], run: list[str], tokens: int, device: str, dtype: str) -> dict[str, Any]:
+    from lz_penalty.evaluation.generation import load
+    from lz_penalty.evaluation.penalties import penalty
+    from lz_penalty.evaluation.recording import record
+
+    chosen = [penalty(name) for name in run]
+    loaded = load(model, device, dtype)
+    about = f"{model} goes on with the text, always taking the likeliest token."
+    return record(loaded, ids, chosen, new_tokens=tokens, name=f"written by {model}", about=about, model_name=model)
+
+
+def _read(paths: list[Path]) -> list[dict[str, Any]]:
+    from lz_penalty.explain.recording import read_recording
+
+    return [read_recording(path) for path in paths]
+
+
+def _write_page(
+    html: Path,
+    text: str | None,
+    ids: list[int],
+    tokenizer: Tokenizer,
+    config: LZPenaltyConfig,
+    recordings: list[dict[str, Any]],
+) -> None:
+    from lz_penalty.explain.page import page
+    from lz_penalty.explain.recording import stored_text
+    from lz_penalty.explain.tokenizing import BUNDLED
+
+    typed = text if tokenizer.name == BUNDLED else None
+    stored = [] if typed is not None else [stored_text("the text given", ids, tokenizer)]
+    show = "recording:0" if recordings else "text:0" if stored else None
+    written = page(config=config, text=typed, texts=stored, recordings=recordings, show=show)
+    try:
+        html.write_text(written, encoding="utf-8")
+    except OSError as error:
+        raise LZPenaltyError(f"--html {html}: cannot be written ({error}).") from None
+    Console(stderr=True).print(Text(f"{html}: open it in a browser."))
+
+
+def _coloured(ids: list[int], step: Explanation, tokenizer: Tokenizer) -> Text:
+    """The text's end with window, buffer and matches marked."""
+    styles = [PAST if i < step.window[0] else "" for i in range(len(ids))]
+    for match in step.matches:
+        styles[match.start : match.stop] = [MATCH] * match.length
+    for match in step.matches:
+        if match.extends:
+            styles[match.stop] = NEXT
+    for i in range(step.buffer[0], len(ids)):
+        styles[i] = f"{styles[i]} {BUFFER}".strip()
+    first = max(0, len(ids) - SHOWN_TOKENS)
+    shown = Text(f"({first:,} tokens before)\n" if first else "")
+    for style, places in groupby(range(first, len(ids)), key=styles.__getitem__):
+        shown.append(escaped(tokenizer.decode([ids[i] for i in places]), keep="\n"), style=style)
+    return shown
+
+
+def _legend() -> Text:
+    parts = (("before the window", PAST), ("longest match", MATCH), ("extends it", NEXT), ("buffer", BUFFER))
+    return Text("  ").join([Text(name, style=style) for name, style in parts])
+
+
+def _facts(step: Explanation, rate: float) -> list[str]:
+    first, stop = step.window
+    lines = [f"{step.length:,} tokens: window {stop - first:,}, buffer {step.buffer[1] - step.buffer[0]:,}."]
+    if step.matches:
+        distances = ", ".join(str(match.distance) for match in step.matches[:SHOWN_DISTANCES])
+        more = ", ..." if len(step.matches) > SHOWN_DISTANCES else ""
+        lines.append(f"Longest match: {step.longest_match:,} tokens, at distance {distances}{more}.")
+    else:
+        lines.append("Longest match: none.")
+    if step.loop:
+        lines.append(
+            f"Loop: {step.loop.period:,} tokens, {step.loop.copies:.1f} copies; {step.loop.bits:+.1f} bits for going on."
+        )
+    lines.append(f"LZSS code: {rate:.2f} bits per token; a literal costs {step.literal + 1:.2f}.")
+    others = "all" if not step.candidates else f"all but {len(step.candidates):,}"
+    lines.append(f"Next: {others} tokens cost {step.literal:.2f} bits, and their logits stay as they are.")
+    return lines
+
+
+def _table(step: Explanation, top: int) -> Table:
+    table = Table("token", "id", "bits", "logit", "because")
+    for one in step.candidates[:top]:
+        cells = (repr(one.text), str(one.token), f"{one.codelength:.2f}", f"{one.change:+.2f}", _reason(one))
+        table.add_row(*(Text(cell) for cell in cells))
+    left = len(step.candidates) - top
+    if left > 0:
+        table.caption = f"and {left:,} more: --top {len(step.candidates)} lists them"
+    return table
+
+
+def _reason(one: Candidate) -> str:
+    reasons = []
+    if one.extends:
+        reasons.append(f"a match of {one.match_length:,} tokens grows by it (distance {one.distance:,})")
+    elif one.distance:
+        reasons.append(f"stands {one.distance:,} back in the window")
+    if one.loop_bits:
+        reasons.append(f"goes on with the loop ({one.loop_bits:+.1f} bits)")
+    return "; ".join(reasons)

@@ -1,0 +1,90 @@
+"""Recording how a model continues a prompt under penalties, for the explorer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from lz_penalty.engines.special_tokens import special_token_ids
+from lz_penalty.evaluation.generation import Loaded
+from lz_penalty.evaluation.penalties import Penalty
+from lz_penalty.explain.recording import FORMAT, checked_recording
+
+__all__ = ["record"]
+
+
+def record(
+    loaded: Loaded,
+    prompt: Sequence[int],
+    penalties: Sequence[Penalty],
+    *,
+    new_tokens: int,
+    may_end: bool = False,
+    top: int = 12,
+    name: str,
+    about: str = "",
+    model_name: str = "bundled",
+) -> dict[str, Any]:
+    """Continue the prompt greedily under each penalty; keep the model's own logits of the likeliest tokens at each step.
+
+    Args:
+        loaded: the model.
+        prompt: token ids.
+        penalties: each gives one run.
+        new_tokens: how many each writes.
+        may_end: whether a run may end before that; what it then ends with is part of it.
+        top: how many tokens' logits are kept.
+        name: what the explorer calls the recording.
+        about: a sentence or two about it.
+        model_name: what the model is called.
+    """
+    special = special_token_ids(loaded.tokenizer)
+    runs = [_run(loaded, prompt, penalty, new_tokens, may_end, top) for penalty in penalties]
+    used = {*prompt, *(token for run in runs for pairs in run["top"] for token in pairs[::2])}
+    recording = {
+        "format": FORMAT,
+        "name": name,
+        "about": about,
+        "model": model_name,
+        "vocab_size": loaded.model.get_output_embeddings().weight.shape[0],
+        "special": list(special),
+        "prompt": list(prompt),
+        "texts": {str(token): loaded.tokenizer.decode([token]) for token in sorted(used)},
+        "runs": runs,
+    }
+    return checked_recording(recording)
+
+
+def _run(
+    loaded: Loaded, prompt: Sequence[int], penalty: Penalty, new_tokens: int, may_end: bool, top: int
+) -> dict[str, Any]:
+    ids = torch.tensor([list(prompt)], device=loaded.model.device)
+    out = loaded.model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        logits_processor=penalty.make(loaded.tokenizer, len(prompt)),
+        do_sample=False,
+        max_new_tokens=new_tokens,
+        min_new_tokens=None if may_end else new_tokens,
+        pad_token_id=loaded.tokenizer.pad_token_id,
+        output_logits=True,  # before any processor
+        return_dict_in_generate=True,
+    )
+    tokens = out.sequences[0, len(prompt) :].tolist()
+    kept, normalisers = [], []
+    for token, row in zip(tokens, out.logits, strict=True):
+        logits = row[0].double()
+        normalisers.append(round(torch.logsumexp(logits, 0).item(), 3))
+        likeliest = logits.topk(min(top, len(logits))).indices.tolist()
+        chosen = [*likeliest, *([] if token in likeliest else [token])]
+        kept.append([part for one in chosen for part in (one, round(logits[one].item(), 3))])
+    return {
+        "penalty": penalty.name,
+        "config": penalty.config and asdict(penalty.config),
+        "tokens": tokens,
+        "log_normalisers": normalisers,
+        "top": kept,
+    }

@@ -1,0 +1,105 @@
+// The settings: a preset, sliders, and what the formula allows.
+
+const SLIDERS = [
+  { name: "strength", label: "Strength", max: 1, min: 0, step: 0.01, hint: "logits per bit" },
+  { name: "window_size", label: "Window", max: 1024, min: 1, step: 1, hint: "tokens that are searched" },
+  { name: "buffer_size", label: "Buffer", max: 64, min: 1, step: 1, hint: "the longest match that counts" },
+  { name: "min_match_length", label: "Shortest copy", max: 12, min: 1, step: 1, hint: "shorter copies cost as much as new text" },
+  { name: "escalation", label: "Escalation", max: 3, min: 0, step: 0.1, hint: "grows with every copy of a loop" },
+];
+const OWN = "own settings";
+
+class Controls {
+  constructor(box, settings, presets, onChange) {
+    this.settings = { ...settings };
+    this.presets = presets;
+    this.onChange = onChange;
+    this.preset = this.select("preset", "Preset", [...Object.keys(presets), OWN], () => this.takePreset());
+    this.formula = this.select("formula", "Formula", ["paper", "sglang"], (value) => this.set({ formula: value }));
+    this.lookback = this.select("lookback", "Window ends", ["before_buffer", "adjacent"], (value) => this.set({ lookback: value }));
+    this.sliders = SLIDERS.map((about) => this.slider(about));
+    this.codelengths = this.checkbox("codelengths", "Charge codelengths", (on) => this.set({ min_match_length: on ? 1 : null }));
+    this.prompt = this.checkbox("include_prompt", "Count the prompt", (on) => this.set({ include_prompt: on }));
+    const parts = [this.preset, ...this.sliders.map((one) => one.part), this.codelengths, this.prompt, this.formula, this.lookback];
+    box.replaceChildren(...parts.map((part) => part.box ?? part));
+    this.refresh();
+  }
+
+  select(id, label, options, onChoose) {
+    const field = element("select", { id }, ...options.map((value) => element("option", { value }, value.replace("_", " the "))));
+    field.addEventListener("change", () => onChoose(field.value));
+    const box = element("div", { class: "control" }, element("label", { for: id }, label), field);
+    return { field, box };
+  }
+
+  checkbox(id, label, onChoose) {
+    const field = element("input", { type: "checkbox", id });
+    field.addEventListener("change", () => onChoose(field.checked));
+    return { field, box: element("div", { class: "control" }, field, " ", element("label", { for: id }, label)) };
+  }
+
+  slider({ name, label, min, max, step, hint }) {
+    const field = element("input", { type: "range", id: name, min, max, step, "aria-describedby": `${name}-hint` });
+    const output = element("output", { for: name });
+    field.addEventListener("input", () => this.set({ [name]: Number(field.value) }));
+    const head = element("div", { class: "head" }, element("label", { for: name }, label), output);
+    const said = element("div", { class: "hint", id: `${name}-hint` }, hint);
+    return { name, max, field, output, part: element("div", { class: "control" }, head, field, said) };
+  }
+
+  takePreset() {
+    const preset = this.presets[this.preset.field.value];
+    if (preset) this.replace({ ...preset, strength: this.settings.strength });
+    else this.refresh();
+  }
+
+  /** All settings but the exempt tokens, which belong to the text. */
+  replace(settings) {
+    this.settings = { ...settings, exempt_token_ids: this.settings.exempt_token_ids };
+    this.refresh();
+    this.onChange();
+  }
+
+  set(changes) {
+    this.settings = allowed({ ...this.settings, ...changes });
+    this.refresh();
+    this.onChange();
+  }
+
+  refresh() {
+    const { settings } = this;
+    for (const { name, max, field, output } of this.sliders) {
+      const value = settings[name] ?? 1;
+      field.max = name === "min_match_length" ? Math.max(value, Math.min(max, settings.buffer_size + 1)) : Math.max(max, value);
+      field.value = value;
+      output.textContent = settings[name] === null ? "off" : String(Number(value.toFixed(2)));
+    }
+    const theirs = settings.formula === "sglang";
+    this.sliderOf("min_match_length").field.disabled = theirs || settings.min_match_length === null;
+    this.codelengths.field.checked = settings.min_match_length !== null;
+    this.codelengths.field.disabled = this.lookback.field.disabled = theirs;
+    this.prompt.field.checked = settings.include_prompt;
+    this.formula.field.value = settings.formula;
+    this.lookback.field.value = effectiveLookback(settings);
+    this.preset.field.value = presetOf(settings, this.presets);
+  }
+
+  sliderOf(name) {
+    return this.sliders.find((one) => one.name === name);
+  }
+}
+
+/** What one setting asks of the others, as LZPenaltyConfig demands. */
+function allowed(settings) {
+  if (settings.formula === "sglang") return { ...settings, lookback: null, min_match_length: 1 };
+  if (settings.min_match_length > settings.buffer_size + 1) return { ...settings, min_match_length: settings.buffer_size + 1 };
+  return settings;
+}
+
+function presetOf(settings, presets) {
+  const told = (one) => {
+    const { strength, exempt_token_ids: exempt, ...rest } = one;
+    return JSON.stringify({ ...rest, lookback: effectiveLookback(one) }, Object.keys(rest).sort());
+  };
+  return Object.keys(presets).find((name) => told(presets[name]) === told(settings)) ?? OWN;
+}

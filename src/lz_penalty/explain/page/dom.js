@@ -1,0 +1,51 @@
+// Elements and what they show. Text goes into the page as text nodes only, so that nothing in it can run.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function byId(id) {
+  return document.getElementById(id);
+}
+
+/** An element with attributes and children; strings become text, all of which is seen. */
+function element(tag, attributes = {}, ...children) {
+  return filled(document.createElement(tag), attributes, children);
+}
+
+function drawing(tag, attributes = {}, ...children) {
+  return filled(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function filled(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+function bar(share, kind = "") {
+  const node = element("div", { class: `bar ${kind}`.trim(), "aria-hidden": "true" });
+  node.style.width = `${(100 * Math.min(1, Math.max(0, share))).toFixed(2)}%`;
+  return node;
+}
+
+/** Characters that would not be seen, or would move others, as \u{...}. */
+function visible(text) {
+  return text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (c) => (c === "\n" ? c : `\\u{${c.codePointAt(0).toString(16)}}`));
+}
+
+/** A token within the text: line breaks are shown and made. */
+function inText(text) {
+  return visible(text).replaceAll("\n", "\u21B5\n");
+}
+
+/** A token by itself: spaces and line breaks are shown. */
+function alone(text) {
+  return visible(text).replaceAll("\n", "\u21B5").replaceAll(" ", "\u2423") || "(empty)";
+}
+
+function tokenName(text) {
+  return element("code", {}, alone(text));
+}
+
+function count(n, what) {
+  return `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"}`;
+}

@@ -1,0 +1,217 @@
+// The penalty's numbers, the same as lz_penalty.reference gives; checked against it in a browser. Names are the paper's.
+// Settings are those of LZPenaltyConfig, by the same names.
+
+const MIN_COPIES = 3;
+
+/** run[p]: how many trailing items equal the item p before them. The Z-function of the reversed list. */
+function trailingRuns(items) {
+  const n = items.length;
+  const run = new Int32Array(n);
+  if (n) run[0] = n;
+  let left = 0;
+  let right = 0;
+  for (let p = 1; p < n; p++) {
+    let length = p < right ? Math.min(right - p, run[p - left]) : 0;
+    while (p + length < n && items[n - 1 - length] === items[n - 1 - p - length]) length++;
+    run[p] = length;
+    if (p + length > right) [left, right] = [p, p + length];
+  }
+  return run;
+}
+
+/** The period with the most copies at the end, ties to the smallest; null below three copies. */
+function trailingLoop(runs, loopWindow) {
+  const n = Math.min(runs.length, loopWindow);
+  let best = null;
+  for (let period = 1; period < n; period++) {
+    const run = Math.min(runs[period], n - period);
+    if (best === null || run * best.period > best.run * period) best = { period, run };
+  }
+  if (best === null) return null;
+  const copies = 1 + best.run / best.period;
+  return copies >= MIN_COPIES ? { ...best, copies, length: best.period + best.run } : null;
+}
+
+function effectiveLookback(settings) {
+  return settings.lookback ?? (settings.formula === "sglang" ? "adjacent" : "before_buffer");
+}
+
+/** Where the window begins and ends in a context of so many tokens. */
+function windowSpan(length, settings) {
+  const adjacent = effectiveLookback(settings) === "adjacent";
+  const stop = adjacent ? length : Math.max(0, length - settings.buffer_size);
+  return [Math.max(0, stop - settings.window_size), stop];
+}
+
+/** For every distance of a token that could come again: how many tokens before it equal the end of the context. */
+function matchLengths(length, runs, settings) {
+  const [first, stop] = windowSpan(length, settings);
+  const size = stop - first;
+  const matches = new Map();
+  if (!size) return matches;
+  for (let e = effectiveLookback(settings) === "adjacent" ? 1 : 0; e <= size; e++) {
+    const run = runs[length - stop + e] ?? 0;
+    matches.set(e, Math.min(run, settings.buffer_size, size - e));
+  }
+  return matches;
+}
+
+function longestOf(matches) {
+  let longest = 0;
+  for (const m of matches.values()) longest = Math.max(longest, m);
+  return longest;
+}
+
+function paperOccurrences(context, matches, settings) {
+  const adjacent = effectiveLookback(settings) === "adjacent";
+  const longest = longestOf(matches);
+  const stop = windowSpan(context.length, settings)[1];
+  const found = [];
+  for (const [e, m] of matches) {
+    if (e === 0) continue;
+    const one = { token: context[stop - e], distance: e, matchLength: m };
+    if (settings.min_match_length === 1) found.push({ ...one, extends: false, value: Math.log2(e) });
+    if (longest < 1 || m !== longest || longest + 1 < settings.min_match_length) continue;
+    const d = e + longest;
+    if (adjacent) found.push({ ...one, extends: true, value: Math.log2((longest + 1) / longest) - 1 });
+    else if (e >= 2) found.push({ ...one, extends: true, value: Math.log2(1 + (e - 1) / (longest * d)) - 1 });
+  }
+  return found;
+}
+
+function sglangOccurrences(context, matches, settings) {
+  const candidates = Math.min(settings.window_size, context.length) - settings.buffer_size;
+  const found = [];
+  for (let distance = 1; distance <= candidates; distance++) {
+    const matchLength = matches.get(distance);
+    const lambda = 1 + matchLength;
+    const value = Math.max(0, (Math.log2(distance + 1) + Math.log2(lambda)) / lambda);
+    found.push({ token: context[context.length - distance], distance, matchLength, extends: lambda > 1, value });
+  }
+  return found;
+}
+
+/** Every occurrence in the window that has a value, nearest first. */
+function occurrences(context, matches, settings) {
+  if (settings.formula === "sglang") return sglangOccurrences(context, matches, settings);
+  if (settings.min_match_length === null) return [];
+  return paperOccurrences(context, matches, settings);
+}
+
+/** token -> { bits relative to log2 V, the occurrence that makes it so, the loop's share }, exempt tokens included. */
+function charges(context, found, loop, literal, settings) {
+  const charged = new Map();
+  for (const one of found) {
+    const old = charged.get(one.token);
+    if (!old || one.value < old.because.value) {
+      charged.set(one.token, { bits: Math.min(0, one.value - literal), because: one, loopBits: 0 });
+    }
+  }
+  if (settings.escalation && loop) {
+    const token = context[context.length - loop.period];
+    const old = charged.get(token) ?? { bits: 0, because: null };
+    const loopBits = -settings.escalation * (literal + 1) * (loop.copies - 2);
+    charged.set(token, { ...old, bits: old.bits + loopBits, loopBits });
+  }
+  return charged;
+}
+
+/** What the penalty sees and does after these tokens; the fields of lz_penalty.explain.Explanation. */
+function explain(tokens, vocabSize, settings, promptLength = 0) {
+  const offset = settings.include_prompt ? 0 : promptLength;
+  const context = tokens.slice(offset);
+  const reach = Math.max(settings.loop_window, settings.window_size + settings.buffer_size);
+  const runs = trailingRuns(context.slice(Math.max(0, context.length - reach)));
+  const matches = matchLengths(context.length, runs, settings);
+  const found = occurrences(context, matches, settings);
+  const loop = trailingLoop(runs, settings.loop_window);
+  const literal = Math.log2(vocabSize);
+  const [first, stop] = windowSpan(context.length, settings);
+  return {
+    window: [offset + first, offset + stop],
+    buffer: [offset + Math.max(0, context.length - settings.buffer_size), tokens.length],
+    longest: longestOf(matches),
+    matches: longestMatches(tokens, matches, offset + stop, found),
+    loop: loop && { ...loop, start: tokens.length - loop.length, nextToken: context[context.length - loop.period] },
+    literal,
+    candidates: candidatesOf(charges(context, found, loop, literal, settings), vocabSize, literal, settings),
+  };
+}
+
+function longestMatches(tokens, matches, stop, found) {
+  const longest = longestOf(matches);
+  const extending = new Set(found.filter((one) => one.extends).map((one) => one.distance));
+  const out = [];
+  for (const [e, m] of matches) {
+    if (longest < 1 || m !== longest) continue;
+    const end = stop - e;
+    out.push({ distance: e + m, start: end - m, stop: end, nextToken: tokens[end], extends: extending.has(e) });
+  }
+  return out;
+}
+
+function candidatesOf(charged, vocabSize, literal, settings) {
+  const exempt = new Set(settings.exempt_token_ids);
+  const out = [];
+  for (const [token, { bits, because, loopBits }] of charged) {
+    if (token < 0 || token >= vocabSize || exempt.has(token)) continue;
+    const distance = because ? because.distance : null;
+    const matchLength = because ? because.matchLength : 0;
+    const grows = because ? because.extends : false;
+    const change = settings.strength * bits;
+    out.push({ token, bits, codelength: literal + bits, change, distance, matchLength, extends: grows, loopBits });
+  }
+  return out.sort((a, b) => a.codelength - b.codelength || a.token - b.token);
+}
+
+// ---------------------------------------------------------------- the compressor
+
+/** The nearest of the longest starts of the tokens from i on that stand in the window before i. */
+function longestPhrase(tokens, i, settings) {
+  const first = Math.max(0, i - settings.window_size);
+  const most = Math.min(settings.buffer_size, tokens.length - i);
+  let length = 0;
+  let distance = 0;
+  for (let start = i - 1; start >= first && length < most; start--) {
+    let k = 0;
+    while (k < most && start + k < i && tokens[i + k] === tokens[start + k]) k++;
+    if (k > length) [length, distance] = [k, i - start];
+  }
+  return { length, distance };
+}
+
+/** Each token's share of the text's LZSS code, in bits: those of its phrase over the tokens of its phrase. */
+function codeBits(tokens, vocabSize, settings) {
+  const shares = [];
+  while (shares.length < tokens.length) {
+    const { length, distance } = longestPhrase(tokens, shares.length, settings);
+    const bits = length ? Math.log2(length) + Math.log2(distance) + 1 : Math.log2(vocabSize) + 1;
+    const count = Math.max(1, length);
+    for (let k = 0; k < count; k++) shares.push(bits / count);
+  }
+  return shares;
+}
+
+/** Stretches of the text that repeat three times or more in a row and are long enough to be seen. */
+function loopsOf(tokens, settings, minLength = 12) {
+  const found = [];
+  for (let end = minLength; end <= tokens.length; end++) {
+    const context = tokens.slice(Math.max(0, end - settings.loop_window), end);
+    if (!mayLoop(context)) continue;
+    const loop = trailingLoop(trailingRuns(context), settings.loop_window);
+    if (!loop || loop.length < minLength) continue;
+    const stretch = { start: end - loop.length, stop: end, period: loop.period, copies: loop.copies };
+    const last = found[found.length - 1];
+    if (last && stretch.start < last.stop) found[found.length - 1] = { ...stretch, start: Math.min(last.start, stretch.start) };
+    else found.push(stretch);
+  }
+  return found;
+}
+
+/** A token that stands there for the first or second time cannot end three copies of anything. */
+function mayLoop(context) {
+  const newest = context[context.length - 1];
+  let count = 0;
+  for (let i = context.length - 1; i >= 0 && count < MIN_COPIES; i--) if (context[i] === newest) count++;
+  return count === MIN_COPIES;
+}

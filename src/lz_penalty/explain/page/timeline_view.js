@@ -1,0 +1,106 @@
+// One row per run: bits of each token's share of the LZSS code, loops, and where a run leaves the unpenalised one.
+
+const HEIGHT = 40;
+
+/** A run as the timeline needs it, computed when the text, window or buffer changes. */
+function timelineOf(tokens, vocabSize, settings, reference) {
+  const shares = codeBits(tokens, vocabSize, settings);
+  const total = shares.reduce((sum, bits) => sum + bits, 0);
+  const rate = tokens.length ? total / tokens.length : 0;
+  return { shares, rate, loops: loopsOf(tokens, settings), leaves: reference ? partingOf(reference, tokens) : null };
+}
+
+/** Where two texts part; null if they are the same. */
+function partingOf(one, other) {
+  let place = 0;
+  while (place < one.length && place < other.length && one[place] === other[place]) place++;
+  return place === one.length && place === other.length ? null : place;
+}
+
+function summaryOf(line, promptLength) {
+  const loop = line.loops[line.loops.length - 1];
+  const parts = [`${line.rate.toFixed(2)} bits per token`];
+  if (loop && loop.stop > promptLength) {
+    const many = `${count(loop.period, "token")} × ${loop.copies.toFixed(1)}`;
+    const which = line.loops.length > 1 ? `${line.loops.length} loops, the last` : "loop";
+    parts.push(`${which} at ${loop.start.toLocaleString("en")}–${loop.stop.toLocaleString("en")}: ${many}`);
+  } else parts.push("no loop");
+  if (line.leaves !== null) parts.push(`leaves at ${line.leaves.toLocaleString("en")}`);
+  return parts.join("; ");
+}
+
+function bars(shares, first, stop, most, kind) {
+  let d = "";
+  for (let i = first; i < stop; i++) {
+    d += `M${i} ${HEIGHT}V${(HEIGHT * (1 - Math.min(1, shares[i] / most))).toFixed(2)}h1V${HEIGHT}`;
+  }
+  return drawing("path", { class: kind, d });
+}
+
+/** A line from top to bottom that is seen on any ground. */
+function upright(x, kind) {
+  const line = (name) => drawing("line", { class: name, x1: x, x2: x, y1: 0, y2: HEIGHT, "vector-effect": "non-scaling-stroke" });
+  return drawing("g", {}, line("halo"), line(kind));
+}
+
+function drawLine(line, width, most, promptLength, label) {
+  const svg = drawing("svg", { viewBox: `0 0 ${Math.max(1, width)} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" });
+  svg.setAttribute("aria-label", label);
+  for (const loop of line.loops) {
+    svg.append(drawing("rect", { class: "band", x: loop.start, y: 0, width: loop.stop - loop.start, height: HEIGHT }));
+  }
+  svg.append(bars(line.shares, 0, promptLength, most, "prompt"));
+  svg.append(bars(line.shares, promptLength, line.shares.length, most, "bits"));
+  for (const loop of line.loops) svg.append(upright(loop.start, "band-edge"));
+  if (line.leaves !== null) svg.append(upright(line.leaves, "leave"));
+  svg.append(filled(upright(0, "cursor"), { class: "here" }, []));
+  return svg;
+}
+
+class TimelineView {
+  /** @param onChoose called with a run's place and a token's place */
+  constructor(box, onChoose) {
+    this.box = box;
+    this.onChoose = onChoose;
+    this.cursors = [];
+  }
+
+  /** @param runs [{name, tokens}] @param chosen which of them is shown above */
+  build(runs, chosen, vocabSize, settings, promptLength) {
+    const unpenalised = runs.find((run) => run.name === "none");
+    const most = Math.log2(vocabSize) + 1;
+    this.width = Math.max(1, ...runs.map((run) => run.tokens.length));
+    this.cursors = [];
+    const rows = runs.map((run, i) => {
+      const line = timelineOf(run.tokens, vocabSize, settings, unpenalised?.tokens);
+      const summary = summaryOf(line, promptLength);
+      const svg = drawLine(line, this.width, most, promptLength, `${run.name}: ${summary}`);
+      svg.addEventListener("click", (event) => this.clicked(event, svg, i, run.tokens.length));
+      this.cursors.push(svg.querySelector(".here"));
+      return element("div", { class: "run" }, this.head(run.name, summary, i, i === chosen, runs.length), svg);
+    });
+    this.box.replaceChildren(...rows);
+  }
+
+  head(name, summary, i, chosen, runs) {
+    const said = element("div", { class: "summary" }, summary);
+    if (runs === 1) return element("div", {}, element("div", { class: "name" }, name), said);
+    const radio = element("input", { type: "radio", name: "run", id: `run-${i}`, value: String(i) });
+    radio.checked = chosen;
+    radio.addEventListener("change", () => this.onChoose(i, null));
+    return element("div", {}, element("label", { class: "name", for: `run-${i}` }, radio, ` ${name}`), said);
+  }
+
+  clicked(event, svg, run, length) {
+    const { left, width } = svg.getBoundingClientRect();
+    const place = Math.floor(((event.clientX - left) / width) * this.width);
+    this.onChoose(run, Math.max(0, Math.min(length, place)));
+  }
+
+  move(position, chosen) {
+    this.cursors.forEach((cursor, i) => {
+      cursor.setAttribute("transform", `translate(${position} 0)`);
+      cursor.style.visibility = i === chosen ? "visible" : "hidden";
+    });
+  }
+}

@@ -1,0 +1,51 @@
+"""A tokenizer alone, by the same names as models; transformers is imported when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lz_penalty import bundled_model
+from lz_penalty.engines.special_tokens import special_token_ids
+from lz_penalty.errors import LZPenaltyError
+
+__all__ = ["BUNDLED", "Tokenizer", "load_tokenizer"]
+
+BUNDLED = "bundled"
+
+
+class Tokenizer(NamedTuple):
+    """What an explanation needs of a tokenizer.
+
+    `vocab_size` is the width of the model's logits; `special` are the ids that engines exempt from the penalty.
+    """
+
+    name: str
+    encode: Callable[[str], list[int]]
+    decode: Callable[[list[int]], str]
+    vocab_size: int
+    special: tuple[int, ...]
+
+
+def load_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer of `bundled`, a Hugging Face id or a folder; one clear error if that fails."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    path: str | Path = bundled_model.path() if name == BUNDLED else name
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise LZPenaltyError(f"tokenizer {name!r} cannot be loaded: {reason}") from None
+    try:
+        width = AutoConfig.from_pretrained(path).get_text_config().vocab_size
+    except (OSError, ValueError, AttributeError):  # a tokenizer by itself
+        width = len(tokenizer)
+    return Tokenizer(
+        name,
+        encode=lambda text: tokenizer(text, add_special_tokens=False, verbose=False).input_ids,
+        decode=lambda ids: tokenizer.decode(ids, clean_up_tokenization_spaces=False),
+        vocab_size=max(width, len(tokenizer)),
+        special=special_token_ids(tokenizer),
+    )
