@@ -113,7 +113,7 @@ class LZPolicyLogitsProcessor(LZPenaltyLogitsProcessor):
         penalised = [config for config in asked.policy.configs if config is not None]
         prompt_matters = all(config.include_prompt for config in penalised)
         super().__init__(LZPenaltyConfig(include_prompt=prompt_matters), tokenizer=tokenizer, **options)
-        if (asked.ladder or asked.shadow) and self.prompt_length is None:
+        if asked.looks_for_runs and self.prompt_length is None:
             raise LZPenaltyError("a ladder and shadow mode look at the output alone: pass prompt_length.")
         self.asked = replace(asked, policy=with_exempt(asked.policy, self.config.exempt_token_ids))
         self.stopping = _Stopping(self)
