@@ -22,9 +22,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		build constriction hatchling hypothesis import-linter inspect-ai inspect-evals matplotlib mkdocstrings-python mypy \
-		numba openai playwright pre-commit pyarrow pydivsufsort pytest 'ray[data]' ruff scipy 'transformers[serving]' triton \
-		zensical --editable .
+		build constriction hatchling hypothesis import-linter inspect-ai inspect-evals llguidance matplotlib \
+		mkdocstrings-python mypy numba openai playwright pre-commit prometheus-client pyarrow pydivsufsort pytest pytest-xdist \
+		'ray[data]' ruff scipy 'transformers[serving]' triton zensical --editable .
 	touch $@
 
 demo: $(STAMP)    ## the penalty at work on a small language model
