@@ -5,11 +5,14 @@ import torch
 from policy_truth import Truth
 from test_contract import VOCAB, Simulation, vllm_config  # noqa: F401
 from vllm import SamplingParams
+from vllm.sampling_params import RepetitionDetectionParams
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
 from lz_penalty.engines import request_settings as settings_module
+from lz_penalty.engines.request_settings import RequestSettings
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.vllm import batch_state
+from lz_penalty.engines.vllm.following import Followed, Following
 from lz_penalty.policy import SECTIONS, RequestPolicy, counters
 
 EOS = 0
@@ -142,3 +145,22 @@ def test_alone(vllm_config, tokenizer):  # noqa: F811
     for _ in range(600):
         simulation.step()
     assert {*SECTIONS} < simulation.met
+
+
+def test_an_end_that_vllm_does_not_find(vllm_config):  # noqa: F811
+    """The run goes on for some tokens, as vLLM's detection is told to expect; then only EOS is left."""
+    following = Following(vllm_config, counts=False)
+    following.shares_params = True
+    params = SamplingParams(min_tokens=50, max_tokens=90, extra_args={"lz_stop_copies": 6})
+    settings = RequestSettings(ServerSettings(), (), 1, torch.device("cpu")).read(params.extra_args, 0)
+    followed = Followed(following, settings, params, [1, 2, 3])
+    output = [9, 8, 7, 1, *[4, 5, 6] * 6]
+    followed.read(output)
+    assert params.repetition_detection == RepetitionDetectionParams(3, 3, 6)
+    assert params.min_tokens == 0
+    forced = []
+    for _ in range(10):
+        forced.append(followed.forced)
+        output.append(followed.forced)
+        followed.read(output)
+    assert forced == [4, 5, 6, 4, 5, 6, 4, 5, EOS, EOS]

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from engines import serve
 from policy_truth import Truth
-from test_policy import LOOPS, PROMPTS, SHADOW
+from test_policy import LOOPS, PROMPTS, SHADOW, STOP
 from test_server import client_of, metric
 
 from lz_penalty.engines.server import ServerSettings
@@ -15,7 +15,7 @@ SERVER = '{"default": {"lz_policy": "default", "lz_stop_copies": 20}, "stop_toke
 OFF = {"lz_penalty": 0, "lz_stop_copies": "none"}
 FIELDS = (None, {"lz_penalty": 0}, OFF, SHADOW, {"lz_answer": "guarded"}, {"lz_end_thinking_copies": 5})
 BAD = (
-    ({"lz_policy": "best"}, "lz_policy = 'best': must be 'default'"),
+    ({"lz_policy": "best"}, "lz_policy = 'best': must be one of 'default'"),
     ({"lz_code": "off"}, "lz_code = 'off': must be one of"),
     ({"lz_stop_copies": 2}, "lz_stop_copies = 2: must be"),
     ({"lz_end_thinking_copies": 30}, "lz_stop_copies = 20.0: must be more than lz_end_thinking_copies = 30"),
@@ -28,7 +28,7 @@ BAD = (
 def answers(tokenizer, tmp_path_factory):
     """Replies to everything at once, and the server's metrics afterwards."""
     asked = [{"prompt": text, "fields": fields} for text in PROMPTS for fields in FIELDS]
-    asked += [{"prompt": LOOPS, "fields": {"lz_penalty": 0}, "ignore_eos": True, "min_tokens": 290}]
+    asked += [{"prompt": LOOPS, "fields": {"lz_penalty": 0, **STOP}, "ignore_eos": True, "min_tokens": 290}]
 
     async def send(client, task):
         body = {"model": "bundled", "max_tokens": 300, "temperature": 0, "return_token_ids": True, **task}

@@ -8,6 +8,7 @@ from test_policy import LOOPS, POLICIES, PROMPTS, SCHEMA, SHADOW, STOP, SUM
 
 ENGINE = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "max_model_len": 256}
 DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
+NEW = 110
 ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 
@@ -16,10 +17,12 @@ def policy_tasks(tokenizer):
     texts = [(PROMPTS[k % 5], fields) for k, fields in enumerate((*POLICIES, POLICIES[3], SHADOW))]
     texts[-2] = (PROMPTS[1], POLICIES[3])  # thinking that loops
     tasks = [{"prompt": text, "extra_args": fields} for text, fields in texts]
-    tasks += [{"prompt": LOOPS, "extra_args": STOP, **more} for more in ({}, {"ignore_eos": True}, {"min_tokens": 98})]
+    tasks += [
+        {"prompt": LOOPS, "extra_args": STOP, **more} for more in ({}, {"ignore_eos": True}, {"min_tokens": NEW - 2})
+    ]
     tasks += [{"prompt": SUM, "extra_args": STOP, "structured_outputs": {"json": SCHEMA}}]
     return [
-        {**task, "prompt": tokenizer(task["prompt"]).input_ids, "max_tokens": 100, "temperature": 0} for task in tasks
+        {**task, "prompt": tokenizer(task["prompt"]).input_ids, "max_tokens": NEW, "temperature": 0} for task in tasks
     ]
 
 
@@ -51,4 +54,4 @@ def test_mixed_requests(model, tokenizer, special, drafts):
         assert result["counters"]["lz_shadow_steps"] == steps
         assert abs(result["counters"]["lz_shadow_changed"] - changed) <= 1  # a near-tie
         assert changed > 0
-    assert all(len(output) < 98 for output in outputs[-4:-1])
+    assert all(len(output) < NEW - 2 for output in outputs[-4:-1])

@@ -128,7 +128,7 @@ class BatchState:
         request = self._requests[row]
         if request is not None:
             if request.followed:
-                self._settle(request.slot, request.followed)
+                self._shadow.settle(request.slot, request.followed)
             self._free_slots.append(request.slot)
             self._unloaded.discard(request.slot)
             self._requests[row] = None
@@ -144,12 +144,6 @@ class BatchState:
         self._columns[:, [a, b]] = self._columns[:, [b, a]]
         self._seen[[a, b]] = self._seen[[b, a]]
         self._table[[a, b]] = self._table[[b, a]]
-
-    def _settle(self, slot: int, followed: Followed) -> None:
-        if followed.shadow:
-            self._shadow.ask(slot, followed.settle)
-        else:
-            followed.settle()
 
     def outputs(self) -> list[tuple[int, list[int]]]:
         """Slot and output of every penalised request."""
@@ -244,14 +238,8 @@ class BatchState:
                 self._table[row] = followed.line
                 self._penalise = None
             if followed.shadow:
-                self._count_step(request.slot, followed)
+                self._shadow.step(request.slot, followed)
         self._load(stale)
-
-    def _count_step(self, slot: int, followed: Followed) -> None:
-        if followed.is_first:
-            followed.steps = 0
-            self._shadow.forget(slot)
-        followed.steps += 1
 
     def _force(self, logits: torch.Tensor) -> None:
         for row, _, followed in self._followed:

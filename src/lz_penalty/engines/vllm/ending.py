@@ -24,6 +24,7 @@ except ImportError:  # older releases end a request by tokens alone
 __all__ = ["Ending", "prepare_end"]
 
 LEAST_COPIES = 16  # of one token: the shortest run that the ladder counts
+PATIENCE = 8  # tokens within which vLLM must have found a run; some were under way when it was told
 
 
 def prepare_end(params: Any, asked: RequestPolicy) -> None:
@@ -55,6 +56,7 @@ class Ending:
 
     def token(self, run: Repetition, place: int) -> int | None:
         """The token that must stand at this place of the output, behind the run; `None` if nothing can end it."""
+        self.by_run = self.by_run and place - run.start - run.length < PATIENCE
         if self.by_run:
             return int(run.unit[(place - run.start) % run.period])
         stops = self._params.stop_token_ids or []

@@ -10,6 +10,7 @@ import torch
 from vllm.logger import init_logger
 
 from lz_penalty.engines.request_settings import Settings
+from lz_penalty.engines.server import VARIABLE, server_settings
 from lz_penalty.engines.vllm.ending import Ending
 from lz_penalty.engines.vllm.settings import tokenizer_of
 from lz_penalty.errors import LZPenaltyError
@@ -33,8 +34,15 @@ class Following:
         try:
             self.sections = Sections.of(tokenizer)
             self.closers = closers_of(self.sections, tokenizer)
-        except (AttributeError, LZPenaltyError) as error:
-            _LOGGER.warning("sections cannot be told, so a policy's answer holds everywhere: %s", error)
+        except (
+            Exception
+        ) as error:  # whatever a tokenizer that is not Hugging Face's may raise: who has no policy must start
+            if isinstance(server_settings().default, RequestPolicy):
+                raise LZPenaltyError(
+                    f"{VARIABLE}: the default has a policy, but this model's tokenizer does not tell sections ({error!r}): "
+                    "use lz_preset and its fields alone."
+                ) from error
+            _LOGGER.warning("sections cannot be told, so a policy's answer holds everywhere: %r", error)
             self.sections, self.closers = Sections([], ()), {}
         self.counts = counts
         # Then a worker has the scheduler's own SamplingParams, and can tell it how to end a request.
@@ -66,11 +74,9 @@ class Followed:
         self.settings = settings
         self.shadow = settings.asked.shadow
         self.steps = 0
-        self.forced: int | None = None
         self._asked: RequestPolicy = settings.asked
         self._following = following
         self._ending = Ending(params, following.shares_params, following.eos_token_id)
-        self._ends = False
         self._first: int | None = None  # tokens that it came with
         self.restart(prompt)
         self._counted = self._tracker.totals()
@@ -80,6 +86,8 @@ class Followed:
         self._prompt = prompt
         self._tracker = Tracker(self._asked, self._following.sections, self._following.closers, prompt)
         self.taken = 0
+        self.forced: int | None = None
+        self._ends = False
 
     @property
     def line(self) -> np.ndarray:
@@ -173,7 +181,7 @@ class Followed:
             self.steps = 0
         counters.add(amounts)
         if any(amounts.values()):
-            _LOGGER.info("a request with a policy has left: %s, %s", amounts, self._name)
+            _LOGGER.info("a request with a policy: %s; %s", amounts, self._name)
 
 
 def force_(logits: torch.Tensor, row: int, token: int, *, overrides_masks: bool = False) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
 from lz_penalty.engines.request_settings import send
+from lz_penalty.engines.vllm.following import Followed
 
 __all__ = ["Shadow"]
 
@@ -24,7 +24,7 @@ class Shadow:
 
     def __init__(self, slots: int, device: torch.device) -> None:
         self._changed = torch.zeros(slots + 1, dtype=torch.int32, device=device)  # the last is nobody's
-        self._asked: deque[tuple[torch.Tensor, Any, Callable[[int], None]]] = deque()
+        self._asked: deque[tuple[torch.Tensor, Any, Followed]] = deque()
         self._rows = self._slots = torch.zeros(0, dtype=torch.int64, device=device)
         self._chosen: tuple[list[int], list[int | None]] = ([], [])
         self._saved: torch.Tensor | None = None
@@ -49,21 +49,27 @@ class Shadow:
             self._changed.index_copy_(0, self._slots, before + changed)
             logits.index_copy_(0, self._rows, self._saved)
 
-    def forget(self, slot: int) -> None:
-        """Begin to count anew."""
-        self._changed[slot] = 0
+    def step(self, slot: int, followed: Followed) -> None:
+        """A token is chosen for a request in shadow mode."""
+        if followed.is_first:  # and perhaps thrown away: begin anew
+            followed.steps = 0
+            self._changed[slot] = 0
+        followed.steps += 1
 
-    def ask(self, slot: int, answer: Callable[[int], None]) -> None:
-        """Call `answer` with the count of a slot, at some later step, and begin to count anew."""
+    def settle(self, slot: int, followed: Followed) -> None:
+        """A request has left its slot: count what it did, at some later step if that must come from the device."""
+        if not followed.shadow:
+            followed.settle()
+            return
         sent = self._changed[slot].to("cpu", non_blocking=True, copy=True)
         done = torch.cuda.Event() if self._changed.is_cuda else None
         if done is not None:
             done.record()
-        self._asked.append((sent, done, answer))
-        self.forget(slot)
+        self._asked.append((sent, done, followed))
+        self._changed[slot] = 0
 
     def collect(self) -> None:
-        """Answer what can be answered without waiting."""
+        """Count what has come."""
         while self._asked and (self._asked[0][1] is None or self._asked[0][1].query()):
-            sent, _, answer = self._asked.popleft()
-            answer(int(sent))
+            sent, _, followed = self._asked.popleft()
+            followed.settle(int(sent))

@@ -21,6 +21,8 @@ from lz_penalty.ops import prepare_lz_penalty
 
 __all__ = ["SlotState"]
 
+MOST_IDLE = 64  # steps without a request with a policy, after which their texts are not asked for in advance
+
 
 class Batch(NamedTuple):
     """What stays the same while the batch does.
@@ -50,7 +52,9 @@ class SlotState:
         self._settings = settings
         self._following = following
         self._followed: dict[int, Followed] = {}  # by slot
-        self._absent: set[int] = set()  # those of them that may have left
+        self._is_followed = np.zeros(states.max_num_reqs, dtype=bool)
+        self._absent: set[int] = set()  # slots whose followed request may have left: vLLM does not say so
+        self._idle = 0  # steps without any of them
         self._texts = SlotTexts(states, drafts, self._followed)
         self._shadow = Shadow(states.max_num_reqs, states.device)
         self._states = states
@@ -64,11 +68,11 @@ class SlotState:
     def add_request(self, slot: int, params: Any) -> bool:
         """Note the settings of the request that takes this slot."""
         if slot in self._followed:
-            self._settle(slot)
-            del self._followed[slot]
+            self._shadow.settle(slot, self._followed.pop(slot))
             self._absent.discard(slot)
             self._texts.took(slot)
         settings = self._settings.read(params.extra_args, slot)
+        self._is_followed[slot] = settings is not None and settings.asked is not None
         was, now = self.penalised[slot], settings is not None
         self.penalised[slot] = now
         if settings is not None:
@@ -77,6 +81,7 @@ class SlotState:
             if settings.asked is not None:
                 self._followed[slot] = Followed(self._following, settings, params, ())
                 self._texts.took(slot)
+                self._idle = 0
         elif was:
             self._table[slot] = self._skips_prompt[slot] = 0
         if was or now:
@@ -86,7 +91,8 @@ class SlotState:
     def before_step(self) -> None:
         """Send the settings of all slots, if any have changed; ask for the texts that policies must see."""
         self._send_settings()
-        self._texts.ask()
+        if self._followed and self._idle < MOST_IDLE:
+            self._texts.ask()
 
     def _send_settings(self) -> None:
         if self._sent is None:
@@ -131,16 +137,22 @@ class SlotState:
     # ------------------------------------------------------------ requests with a policy
 
     def _apply_policies(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
-        slots = ctx.idx_mapping_np.tolist()
-        self._settle_absent(slots)
+        present = int(self._is_followed[ctx.idx_mapping_np].sum())
+        slots = ctx.idx_mapping_np.tolist() if present else []
+        if present + len(self._absent) != len(self._followed):
+            self._settle_absent(slots)
+        self._shadow.collect()
+        if not present:
+            self._idle += 1
+            self._texts.forget()
+            return self._penalise(logits, ctx)
+        self._idle = 0
         changed = self._texts.read(slots)
         for slot, is_changed in changed.items():
             if is_changed and not np.array_equal(self._table[slot], self._followed[slot].line):
                 self._table[slot] = self._followed[slot].line
                 self._sent = None
         self._send_settings()
-        if not changed:
-            return self._penalise(logits, ctx)
         lines = None
         if self._drafts:
             rows = self._rows(ctx)
@@ -184,27 +196,16 @@ class SlotState:
     def _count_steps(self, shadowed: dict[int, list[int]]) -> None:
         """Count a step of requests in shadow mode, given their rows; with drafts, the first row of each alone."""
         for slot in shadowed:
-            if self._followed[slot].is_first:
-                self._followed[slot].steps = 0
-                self._shadow.forget(slot)
-            self._followed[slot].steps += 1
+            self._shadow.step(slot, self._followed[slot])
         rows = [(row, None if i else slot) for slot, its_rows in shadowed.items() for i, row in enumerate(its_rows)]
         self._shadow.choose([row for row, _ in rows], [slot for _, slot in rows])
 
     def _settle_absent(self, slots: list[int]) -> None:
-        """Settle those that are not in the step: vLLM does not say who has left. They may come back."""
+        """Settle those that are not in the step; they may come back."""
         absent = self._followed.keys() - set(slots)
         for slot in absent - self._absent:
-            self._settle(slot)
+            self._shadow.settle(slot, self._followed[slot])
         self._absent = absent
-        self._shadow.collect()
-
-    def _settle(self, slot: int) -> None:
-        followed = self._followed[slot]
-        if followed.shadow:
-            self._shadow.ask(slot, followed.settle)
-        else:
-            followed.settle()
 
     def _draft_tokens(self, ctx: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """The draft tokens that each row sees: those fed at the rows of its request up to its own, but the first."""

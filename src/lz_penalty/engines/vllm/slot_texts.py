@@ -55,10 +55,12 @@ class SlotTexts:
             self._unread.add(slot)
         self._slots = self._sent = None
 
-    def ask(self) -> None:
+    def forget(self) -> None:
+        """What was asked for is not needed, and will be old."""
+        self._sent = None
+
+    def ask(self) -> Sent:
         """Ask for the texts, before the forward pass."""
-        if not self._followed:
-            return
         states = self._states
         if self._slots is None:
             self._slots = send(np.array(list(self._followed), dtype=np.int64), states.device)
@@ -71,6 +73,7 @@ class SlotTexts:
         if done is not None:
             done.record()
         self._sent = Sent(sent, wholes, done)
+        return self._sent
 
     def _whole(self, slot: int) -> torch.Tensor:
         """A copy of all that a request came with."""
@@ -79,29 +82,25 @@ class SlotTexts:
 
     def read(self, slots: list[int]) -> dict[int, bool]:
         """Let those of the requests in these slots that have a policy read on; whether each one's settings may change."""
-        sent, wanted = self._sent, self._followed.keys() & set(slots)
-        if sent is None or not wanted:
-            return {}
+        sent, wanted = self._sent or self.ask(), self._followed.keys() & set(slots)
         if sent.done is not None:
             sent.done.synchronize()
         changed = {}
         for slot, (length, *newest) in zip(self._followed, sent.lengths_and_newest.tolist(), strict=True):
             if slot in wanted:
                 changed[slot] = self._read(slot, length, newest, sent.wholes.get(slot))
+        self._sent = None
         return changed
 
     def _read(self, slot: int, length: int, newest: list[int], whole: torch.Tensor | None) -> bool:
         followed, prompt = self._followed[slot], int(self._states.prompt_len.np[slot])
-        if slot in self._unread and whole is not None:
-            self._unread.discard(slot)
-            text = whole.tolist()
-            followed.restart(text[:prompt])
-            return followed.extend(text[prompt:])
         fresh = length - prompt - followed.taken
-        if 0 <= fresh <= len(newest):
+        if slot not in self._unread and 0 <= fresh <= len(newest):
             return followed.extend(newest[len(newest) - fresh :])
-        # A step was not seen, or tokens were taken back: read all anew.
-        text = self._states.all_token_ids.gpu[slot, :length].tolist()
+        if whole is None or len(whole) != length:  # a step was not seen, or tokens were taken back
+            whole = self._states.all_token_ids.gpu[slot, :length]
+        text = whole.tolist()
         followed.restart(text[:prompt])
         followed.extend(text[prompt:])
+        self._unread.discard(slot)
         return True
