@@ -20,8 +20,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		constriction hypothesis import-linter inspect-ai inspect-evals matplotlib mypy numba openai pre-commit pyarrow \
-		pydivsufsort pytest 'ray[data]' ruff scipy 'transformers[serving]' triton --editable .
+		constriction hypothesis import-linter inspect-ai inspect-evals llguidance matplotlib mypy numba openai pre-commit \
+		prometheus-client pyarrow pydivsufsort pytest 'ray[data]' ruff scipy 'transformers[serving]' triton --editable .
 	touch $@
 
 demo: $(STAMP)    ## the penalty at work on a small language model

@@ -237,3 +237,93 @@ def test_help_says_it():
     done = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, env=offline(), timeout=120)
     assert "With the LZ penalty" in done.stdout
     assert "lz_min_match_length" in done.stdout
+
+
+# ---------------------------------------------------------------- policies
+
+
+EARLY = {"lz_end_thinking_copies": 3, "lz_stop_copies": 4}
+LOOPS = "<think>\n" + bundled_model.prompts()[8][:60]
+
+
+@pytest.fixture(scope="module")
+def by_generate(model, tokenizer):
+    """What `generate` writes with these fields, and what became of it."""
+    from lz_penalty.engines import transformers as lz
+
+    def text(prompt=TEXT, new=NEW, **fields):
+        ids = tokenizer(prompt, return_tensors="pt").input_ids
+        lz.enable()
+        try:
+            out = model.generate(
+                ids, do_sample=False, max_new_tokens=new, pad_token_id=1, tokenizer=tokenizer, **fields
+            )
+        finally:
+            lz.disable()
+        return tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True), getattr(out, "lz_outcomes", [None])[
+            0
+        ]
+
+    return text
+
+
+def test_policies(server, by_generate):
+    fields = {"lz_policy": "default", "lz_penalty": 1, "lz_answer": "guarded"}
+    want, _ = by_generate(**fields)
+    assert want not in (by_generate()[0], by_generate(lz_penalty=1)[0])
+    assert complete(server, **fields) == want
+    assert complete(server, lz_preset="guarded", lz_penalty=1, lz_shadow=True) == by_generate()[0]
+
+
+def test_what_is_stopped_has_its_own_finish_reason(server, by_generate):
+    want, outcome = by_generate(LOOPS, new=150, **EARLY)
+    assert outcome.ended_thinking
+    assert outcome.stopped
+    body = {"prompt": LOOPS, "max_tokens": 150, **EARLY}
+    _, answer = post(server, "completions", **body)
+    (choice,) = json.loads(answer)["choices"]
+    assert (choice["text"], choice["finish_reason"]) == (want, "repetition")
+    _, answer = post(server, "completions", stream=True, **body)
+    chunks = [chunk["choices"][0] for chunk in streamed(answer)]
+    assert "".join(chunk["text"] for chunk in chunks) == want
+    assert chunks[-1]["finish_reason"] == "repetition"
+    _, answer = post(server, "completions", prompt=LOOPS, max_tokens=60)
+    assert json.loads(answer)["choices"][0]["finish_reason"] == "length"
+
+
+def test_chat_and_responses_say_that_they_were_stopped(server):
+    question = "ha " * 20
+    chat = {"messages": [{"role": "user", "content": question}], "lz_stop_copies": 4}
+    _, answer = post(server, "chat/completions", **chat)
+    assert json.loads(answer)["choices"][0]["finish_reason"] == "repetition"
+    _, answer = post(server, "chat/completions", stream=True, **chat)
+    assert streamed(answer)[-1]["choices"][0]["finish_reason"] == "repetition"
+    _, answer = post(server, "responses", input=question, stream=False, lz_stop_copies=4)
+    answer = json.loads(answer)
+    assert (answer["status"], answer["incomplete_details"]) == ("incomplete", {"reason": "repetition"})
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"lz_policy": "strict"},
+        {"lz_code": "off"},
+        {"lz_stop_copies": 10**9},
+        {"lz_shadow": "yes"},
+        {"lz_thinkin": "none"},
+    ],
+    ids=str,
+)
+def test_bad_fields_of_policies_are_named(server, bad):
+    status, answer = post(server, "completions", prompt=TEXT, **bad)
+    assert status == 400, answer
+    assert next(iter(bad)) in json.loads(answer)["detail"]
+
+
+@pytest.mark.parametrize("options", [(), BATCHING], ids=["generate", "continuous batching"])
+def test_a_policy_for_the_whole_server(tmp_path, by_generate, options):
+    fields = {"lz_policy": "default", "lz_penalty": 1, **EARLY}
+    prompt = LOOPS
+    with running(tmp_path / "log", *options, LZ_PENALTY_SERVER=json.dumps({"default": fields})) as server:
+        assert complete(server, prompt=prompt) == by_generate(prompt, **fields)[0]
+        assert complete(server, prompt=prompt, lz_penalty=0) == by_generate(prompt, **EARLY)[0]
