@@ -87,11 +87,13 @@ def policy_requests(tokenizer: Any, count: int, scripts: bool) -> list[PolicyReq
         sampling = {"temperature": 0, "ignore_eos": True}
         request = PolicyRequest(text[:60], fields, None, rng.choice((30, 60, 100)), sampling)
         request.asked = settings_from_request(fields or {})
-        if "lz_end_thinking_copies" in (fields or {}):  # short prompts in thinking repeat themselves most
+        if not {"lz_end_thinking_copies", "lz_stop_copies"}.isdisjoint(
+            fields or ()
+        ):  # short prompts in thinking repeat themselves most
             request.prompt, request.max_tokens = tokenizer("<think>\n").input_ids + text[:2], 100
         elif number % 3 or not scripts:
             request.prompt = request.prompt if rng.random() < 0.2 else []
-            request.prompt += tokenizer(BEGINNINGS[number % len(BEGINNINGS)]).input_ids + text[: rng.choice((2, 8, 20))]
+            request.prompt += tokenizer(rng.choice(BEGINNINGS)).input_ids + text[: rng.choice((2, 8, 20))]
         else:
             request.sampling["regex"] = SCRIPT
             request.allowed = partial(Allowed, script)

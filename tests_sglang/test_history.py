@@ -1,9 +1,11 @@
 """Random batches on the histories alone: requests come, are retracted and resumed, leave, and outgrow their slots.
 
-A third has a policy, whose sections change and whose markers are forced at random.
+A third has a policy, whose sections change and whose markers are forced at random. On a machine with a CUDA device, there,
+and nothing may wait for it. SGLang is not needed.
 """
 
 import random
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
@@ -22,6 +24,19 @@ from lz_penalty.engines.sglang.history import History, Penalised
 from lz_penalty.policy import settings_from_request
 
 VOCAB, SLOTS, SPECIAL = 100, 8, (3, 7)
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@contextmanager
+def nothing_waits():
+    """Raises where the host would wait for the device."""
+    if DEVICE.type == "cuda":
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        if DEVICE.type == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
 
 
 @dataclass(eq=False)
@@ -53,8 +68,7 @@ class Simulation:
         self.policies = policies
         self.rng = random.Random(seed)
         torch.manual_seed(seed)
-        cpu = torch.device("cpu")
-        self.history = History(RequestSettings(ServerSettings(), SPECIAL, SLOTS, cpu), SLOTS, 10_000, cpu)
+        self.history = History(RequestSettings(ServerSettings(), SPECIAL, SLOTS, DEVICE), SLOTS, 10_000, DEVICE)
         self.differed = 0
         self.running, self.retracted, self.free = [], [], list(range(1, SLOTS))
 
@@ -111,25 +125,28 @@ class Simulation:
             if one.state is not None
         ]
         if loads:
-            self.history.load(loads)
+            with nothing_waits():
+                self.history.load(loads)
         inputs, newest_at = [], []
         for one in rows:
             inputs += (one.prompt + one.output)[-1:] if one in decoding else one.prompt + one.output
             newest_at.append(len(inputs) - 1 if one in decoding else -1)
         states, lengths = [one.state for one in rows], np.array([one.length for one in rows])
         batch = SimpleNamespace(
-            input_ids=torch.tensor(inputs),
-            seq_lens=torch.tensor(lengths),
-            req_pool_indices=torch.tensor([one.slot for one in rows]),
+            input_ids=torch.tensor(inputs, device=DEVICE),
+            seq_lens=torch.tensor(lengths, device=DEVICE),
+            req_pool_indices=torch.tensor([one.slot for one in rows], device=DEVICE),
         )
         before = torch.randn(len(rows), VOCAB) / 4
-        after = before.clone()
+        after = before.to(DEVICE, copy=True)
         if any(states):
-            step = self.history.step(states, lengths, np.array(newest_at) if arriving else None)
-            for one in rows:
-                if one.configs is not None:
-                    one.turn(self.rng)
-            self.history.apply(step, after, batch)
+            with nothing_waits():
+                step = self.history.step(states, lengths, np.array(newest_at) if arriving else None)
+                for one in rows:
+                    if one.configs is not None:
+                        one.turn(self.rng)
+                self.history.apply(step, after, batch)
+        after = after.cpu()
         for row, one in enumerate(rows):
             self._check(one, before[row], after[row])
             self._append(one)

@@ -77,11 +77,14 @@ class PolicyRows:
     # ------------------------------------------------------------ after it
 
     def force(self, logits: torch.Tensor) -> None:
-        """Where a marker is under way, its next token is certain, unless a grammar, which comes later, forbids it."""
+        """Where a marker is under way, its next token is certain, unless a grammar, which comes later, forbids it.
+
+        A tokenizer may have tokens that the model does not know.
+        """
         forced = [
             (row, watched.forced)
             for row, watched in zip(self._rows, self._watched, strict=True)
-            if watched.forced is not None
+            if watched.forced is not None and watched.forced < logits.shape[1]
         ]
         if forced:
             rows, tokens = send(np.array(forced).T.copy(), self._device)
