@@ -196,3 +196,29 @@ def test_bad_arguments_are_one_line(arguments, message):
     assert shown.returncode == 2
     assert message in shown.stderr
     assert len(shown.stderr.strip().splitlines()) == 1
+
+
+@pytest.fixture(scope="module")
+def other_tokenizer(tmp_path_factory):
+    """A folder with a tokenizer of words and nothing else."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({"?": 0, "a": 1, "b": 2, "c": 3}, unk_token="?"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    folder = tmp_path_factory.mktemp("words")
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?").save_pretrained(folder)
+    return folder
+
+
+def test_any_tokenizer(other_tokenizer, tmp_path):
+    told = json.loads(
+        run("a b c a b", "--model", str(other_tokenizer), "--penalty", "paper,buffer_size=1", "--json").stdout
+    )
+    assert told["token_ids"] == [1, 2, 3, 1, 2]
+    assert told["vocab_size"] == 4
+    assert told["candidates"][0]["text"] == "c"
+    page = tmp_path / "page.html"
+    shown = run("a b c a b", "--model", str(other_tokenizer), "--html", str(page))
+    assert shown.returncode == 0, shown.stderr
+    assert '"prompt":[1,2,3,1,2],"texts":{"1":"a","2":"b","3":"c"}' in page.read_text()

@@ -21,7 +21,7 @@ function summaryOf(line, promptLength) {
   const loop = line.loops[line.loops.length - 1];
   const parts = [`${line.rate.toFixed(2)} bits per token`];
   if (loop && loop.stop > promptLength) {
-    const many = `${count(loop.period, "token")} × ${loop.copies.toFixed(1)}`;
+    const many = `${count(loop.period, "token")}\u00A0×\u00A0${loop.copies.toFixed(1)}`;
     const which = line.loops.length > 1 ? `${line.loops.length} loops, the last` : "loop";
     parts.push(`${which} at ${loop.start.toLocaleString("en")}–${loop.stop.toLocaleString("en")}: ${many}`);
   } else parts.push("no loop");
