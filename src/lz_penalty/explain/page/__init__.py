@@ -31,11 +31,11 @@ _SCRIPTS = (
 def page(
     *,
     config: LZPenaltyConfig,
-    text: str | None = None,
+    text: str = "",
     texts: Sequence[dict[str, Any]] = (),
     recordings: Sequence[dict[str, Any]] = (),
     examples: Sequence[dict[str, str]] = (),
-    show: str | None = None,
+    show: str = "own",
 ) -> str:
     """The explorer as HTML.
 
@@ -45,7 +45,7 @@ def page(
         texts: texts of other tokenizers, with their tokens; see `lz_penalty.explain.recording.stored_text`.
         recordings: recorded runs; see `lz_penalty.explain.recording`.
         examples: texts to choose from, each with a name and a text.
-        show: what is shown first, such as "recording:0"; by default the first there is.
+        show: what is shown first: "own" (the field), or such as "text:0", "recording:0".
     """
     data = {
         "tokenizer": bundled_tokenizer(),

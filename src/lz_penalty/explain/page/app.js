@@ -7,7 +7,7 @@ const OWN_TEXT = "own";
 class App {
   constructor(data) {
     this.data = data;
-    this.tokenizer = data.tokenizer && new Tokenizer(data.tokenizer);
+    this.tokenizer = new Tokenizer(data.tokenizer);
     this.run = 0;
     this.position = 0;
     this.text = new TextView(byId("text"), (place) => this.goTo(place));
@@ -21,11 +21,11 @@ class App {
   // ------------------------------------------------------------ sources
 
   listSources() {
-    const own = this.tokenizer ? [{ label: "your own text", value: OWN_TEXT }] : [];
+    const own = { label: "your own text", value: OWN_TEXT };
     const named = (list, kind) => list.map((one, i) => ({ label: visible(one.name), value: `${kind}:${i}` }));
     const groups = [
-      ["Text", [...own, ...named(this.data.texts, "text")]],
-      ["Examples", this.tokenizer ? named(this.data.examples, "example") : []],
+      ["Text", [own, ...named(this.data.texts, "text")]],
+      ["Examples", named(this.data.examples, "example")],
       ["Recorded runs", named(this.data.recordings, "recording")],
     ];
     for (const [label, options] of groups) {
@@ -33,9 +33,8 @@ class App {
       const nodes = options.map((one) => element("option", { value: one.value }, one.label));
       byId("source").append(element("optgroup", { label }, ...nodes));
     }
-    if (this.data.text !== null) byId("input").value = this.data.text;
-    const first = byId("source").querySelector("option");
-    byId("source").value = this.data.show ?? first?.value;
+    byId("input").value = this.data.text;
+    byId("source").value = this.data.show;
   }
 
   showSource() {
@@ -85,10 +84,9 @@ class App {
 
   open(source) {
     this.source = source;
-    this.controls.settings.exempt_token_ids = source.special;
+    this.controls.exempt(source.special, source.recorded ? [] : this.data.settings.exempt_token_ids);
     this.controls.prompt.box.hidden = !source.promptLength;
     byId("distribution").hidden = !source.recorded;
-    this.steps = null;
     this.buildText();
     this.buildTimeline();
   }

@@ -53,11 +53,17 @@ class Controls {
     else this.refresh();
   }
 
-  /** All settings but the exempt tokens, which belong to the text. */
+  /** Other settings; the tokens that a text's tokenizer exempts stay so. */
   replace(settings) {
-    this.settings = { ...settings, exempt_token_ids: this.settings.exempt_token_ids };
+    this.settings = settings;
+    this.exempt(this.special, settings.exempt_token_ids);
     this.refresh();
     this.onChange();
+  }
+
+  exempt(special, more) {
+    this.special = special;
+    this.settings = { ...this.settings, exempt_token_ids: [...new Set([...special, ...more])] };
   }
 
   set(changes) {
