@@ -16,6 +16,7 @@ from lz_penalty.config import PRESETS, LZPenaltyConfig
 __all__ = ["bundled_tokenizer", "page"]
 
 _HERE = Path(__file__).parent
+_STYLES = ("page.css", "views.css")
 _SCRIPTS = (
     "engine.js",
     "tokenizer.js",
@@ -57,7 +58,7 @@ def page(
         "recordings": list(recordings),
         "show": show,
     }
-    style = _read("page.css")
+    style = "\n".join(map(_read, _STYLES))
     script = "\n".join(('"use strict";', "(() => {", *map(_read, _SCRIPTS), "})();"))
     parts = {"@STYLE@": style, "@SCRIPT@": script, "@POLICY@": _policy(script, style), "@DATA@": _as_data(data)}
     html = _read("page.html")

@@ -39,6 +39,7 @@ class App {
 
   showSource() {
     const [kind, index] = byId("source").value.split(":");
+    this.play(false);
     this.run = 0;
     if (kind === "example") {
       byId("input").value = this.data.examples[index].text;
@@ -72,13 +73,19 @@ class App {
     const runs = stored.runs ?? [{ penalty: "this text", tokens: [], config: null }];
     byId("input-note").textContent = visible(stored.about);
     this.open({
-      runs: runs.map((run) => ({ name: visible(run.penalty), config: run.config, tokens: [...stored.prompt, ...run.tokens] })),
+      runs: runs.map((run) => ({
+        name: visible(run.penalty),
+        config: run.config,
+        tokens: [...stored.prompt, ...run.tokens],
+      })),
       recorded: stored.runs ?? null,
       promptLength: stored.runs ? stored.prompt.length : 0,
       vocabSize: stored.vocab_size,
       special: stored.special,
       textOf: (id) => texts.get(id) ?? `<${id}>`,
     });
+    this.position = 0;
+    if (runs[0].config) this.controls.replace(runs[0].config);
     this.goTo(this.firstSight());
   }
 
@@ -125,7 +132,10 @@ class App {
   describeTimeline() {
     const key = (kind, text) => element("span", {}, element("span", { class: `key ${kind}` }), text);
     const most = (Math.log2(this.source.vocabSize) + 1).toFixed(1);
-    const keys = [key("bits", `bits per token of the LZSS code, 0 to ${most}`), key("band", "loop, from where it begins")];
+    const keys = [
+      key("bits", `bits per token of the LZSS code, 0 to ${most}`),
+      key("band", "loop, from where it begins"),
+    ];
     if (this.source.promptLength) keys.push(key("prompt", "prompt"));
     if (this.source.runs.length > 1) keys.push(key("leave", "leaves the text written without a penalty"));
     byId("timeline-note").replaceChildren(element("span", { class: "keys" }, ...keys));
@@ -138,7 +148,8 @@ class App {
     byId("input").addEventListener("input", () => this.typed());
     byId("position").addEventListener("input", (event) => this.goTo(Number(event.target.value)));
     const buttons = { "to-start": -Infinity, back: -1, forward: 1, "to-end": Infinity };
-    for (const [id, by] of Object.entries(buttons)) byId(id).addEventListener("click", () => this.goTo(this.position + by));
+    for (const [id, by] of Object.entries(buttons))
+      byId(id).addEventListener("click", () => this.goTo(this.position + by));
     byId("play").addEventListener("click", () => this.play(!this.playing));
     document.addEventListener("keydown", (event) => this.pressed(event));
   }
@@ -230,8 +241,11 @@ class App {
 
   showFacts() {
     const { step, position } = this;
-    const facts = [["Window", `${count(step.window[1] - step.window[0], "token")}; buffer ${step.buffer[1] - step.buffer[0]}`]];
-    facts.push(["Longest match", this.matchText(step)]);
+    const [window, buffer] = [step.window, step.buffer].map(([first, stop]) => stop - first);
+    const facts = [
+      ["Window", `${count(window, "token")}; buffer ${buffer}`],
+      ["Longest match", this.matchText(step)],
+    ];
     const loop = step.loop;
     const loopText = loop
       ? element("span", { class: "loop" }, `${count(loop.period, "token")}, ${loop.copies.toFixed(1)} copies`)
@@ -239,13 +253,16 @@ class App {
     facts.push(["Loop", loopText]);
     if (position < this.tokens().length) facts.push(["Next in the text", this.nextText(this.tokens()[position])]);
     byId("facts").replaceChildren(
-      ...facts.flatMap(([name, what]) => [element("dt", {}, name), what.nodeType ? element("dd", {}, what) : element("dd", {}, what)]),
+      ...facts.flatMap(([name, what]) => [element("dt", {}, name), element("dd", {}, what)]),
     );
   }
 
   matchText(step) {
     if (!step.matches.length) return "none";
-    const distances = step.matches.slice(0, 5).map((match) => match.distance.toLocaleString("en")).join(", ");
+    const distances = step.matches
+      .slice(0, 5)
+      .map((match) => match.distance.toLocaleString("en"))
+      .join(", ");
     return `${count(step.longest, "token")}, at distance ${distances}${step.matches.length > 5 ? ", …" : ""}`;
   }
 
