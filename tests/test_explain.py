@@ -155,7 +155,7 @@ LOOP = ("the cat sat on the mat and " * 4).strip()
 def test_the_terminal_shows_match_loop_and_table():
     shown = run(LOOP)
     assert shown.returncode == 0, shown.stderr
-    for part in ("Longest match: ", "Loop: 8 tokens", "grows by it", "goes on with the loop"):
+    for part in ("Longest match: ", "Loop: 8 tokens", "extends a match of", "goes on with the loop"):
         assert part in shown.stdout
 
 

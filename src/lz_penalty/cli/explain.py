@@ -89,7 +89,7 @@ def explain(
         return
     console = Console(highlight=False)
     console.print(_coloured(ids, step, tokenizer))
-    console.print(_legend(), "", sep="\n")
+    console.print("", _legend(), "", sep="\n")
     for line in _facts(step, rate):
         console.print(Text(line))
     if step.candidates:
@@ -191,7 +191,7 @@ def _table(step: Explanation, top: int) -> Table:
 def _reason(one: Candidate) -> str:
     reasons = []
     if one.extends:
-        reasons.append(f"a match of {one.match_length:,} tokens grows by it (distance {one.distance:,})")
+        reasons.append(f"extends a match of {one.match_length:,} tokens")
     elif one.distance:
         reasons.append(f"stands {one.distance:,} back in the window")
     if one.loop_bits:
