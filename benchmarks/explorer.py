@@ -23,7 +23,10 @@ PAGE = ROOT / "docs" / "explorer.html"
 PENALTIES = ["none", "repetition:1.2", "frequency:0.3", "dry:0.8", "paper", "guarded", "failsafe"]
 NEW_TOKENS = 128
 TOP = 10
-STORY, STUCK = 22, 17  # prompts that loop without a penalty
+# Picked by hand after looking at runs of the first 24 prompts: 22 is the one on which repetition, frequency and paper loop
+# too. They show what can happen, not how often; `lz-penalty compare` counts.
+STORY, STUCK = 22, 17
+PICKED = "Picked to show loops, and not typical: `lz-penalty compare` counts how often each penalty loops."
 COPIES = 4  # how many of them stand in the prompt where the model is stuck already
 
 EXAMPLES = [
@@ -62,18 +65,18 @@ def recordings() -> list[dict[str, Any]]:
     loop = find_repetition(written, min_copies=COPIES)
     assert loop is not None
     stuck = stuck + written[: loop.start + COPIES * loop.period]
-    (problem,) = problems.generate(seed=4, n=1, split="heldout")
+    (problem,) = problems.generate(seed=4, n=1, split="heldout")  # picked too: most problems look the same in all runs
     asked = loaded.tokenizer(problems.prompt(problem)).input_ids
     options: dict[str, Any] = {"new_tokens": NEW_TOKENS, "top": TOP}
     greedy = "The bundled model, always taking the likeliest token"
     return [
-        record(loaded, story, chosen, name="a story that begins to loop", about=f"{greedy}.", **options),
+        record(loaded, story, chosen, name="a story that begins to loop", about=f"{greedy}. {PICKED}", **options),
         record(
             loaded,
             stuck,
             chosen,
             name="a story that is stuck already",
-            about=f"{greedy}; {COPIES} copies of its loop stand in the prompt. Which penalties lead out?",
+            about=f"{greedy}; {COPIES} copies of its loop stand in the prompt. Which penalties lead out? {PICKED}",
             **options,
         ),
         record(
@@ -82,7 +85,8 @@ def recordings() -> list[dict[str, Any]]:
             chosen,
             may_end=True,
             name="a problem solved step by step",
-            about=f"{greedy}. The right answer is {problem.answer}: which penalties leave it alone?",
+            about=f"{greedy}. The right answer is {problem.answer}: which penalties leave it alone? Picked because the runs "
+            "differ; on most such problems they do not.",
             **options,
         ),
     ]

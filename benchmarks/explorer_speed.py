@@ -1,6 +1,7 @@
 """How long a step of the explorer takes in a browser, for a text of 2,000 tokens: `python benchmarks/explorer_speed.py`.
 
-A step counts until the browser has laid the page out again. Fails if the median is not below 50 ms.
+A step goes one token back; a jump goes to another place in the text's second half, where most of the window changes. Both
+count until the browser has laid the page out again. Fails if a median is not below 50 ms.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from lz_penalty.config import PRESETS
 from lz_penalty.explain.page import page
 
 TOKENS, STEPS, LIMIT_MS = 2_000, 200, 50.0
-MEASURE = """async ([tokens, steps]) => {
+STRIDES = {"step": 1, "jump": 7_919}
+MEASURE = """async ([tokens, steps, stride]) => {
   const app = lzPenalty.app;
   const taken = [];
   for (let i = 0; i < steps; i++) {
     const began = performance.now();
-    app.goTo(tokens - 1 - i);
+    app.goTo(tokens - 1 - ((i * stride) % (tokens / 2)));
     document.body.getBoundingClientRect();
     taken.push(performance.now() - began);
     await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
@@ -37,13 +39,13 @@ CUT = """([text, tokens]) => lzPenalty.encode(text).slice(0, tokens)
   .map((id) => lzPenalty.app.tokenizer.text(id)).join('')"""
 
 
-def steps_ms(browser: Browser, text: str, config: LZPenaltyConfig) -> list[float]:
-    """Milliseconds of each step, ascending."""
+def steps_ms(browser: Browser, text: str, config: LZPenaltyConfig, stride: int) -> list[float]:
+    """Milliseconds of each step, ascending; a step goes `stride` tokens back."""
     opened = browser.new_page()
     opened.set_content(page(config=config, text=""))
     opened.locator("#input").fill(opened.evaluate(CUT, [text, TOKENS]))
     opened.wait_for_function(f"lzPenalty.app.tokens().length >= {TOKENS - 1}")
-    taken = opened.evaluate(MEASURE, [TOKENS, STEPS])
+    taken = opened.evaluate(MEASURE, [TOKENS, STEPS, stride])
     opened.close()
     return taken
 
@@ -57,11 +59,14 @@ def main() -> None:
     results = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=binary, args=["--no-sandbox"])
-        for (kind, text), (preset, config) in itertools.product(texts.items(), PRESETS.items()):
-            taken = steps_ms(browser, text, config())
+        for (kind, text), (preset, config), (move, stride) in itertools.product(
+            texts.items(), PRESETS.items(), STRIDES.items()
+        ):
+            taken = steps_ms(browser, text, config(), stride)
             median, late = taken[len(taken) // 2], taken[int(0.95 * len(taken))]
-            results.append({"text": kind, "preset": preset, "median_ms": round(median, 1), "p95_ms": round(late, 1)})
-            print(f"{kind:6} {preset:9} median {median:5.1f} ms, 95th percentile {late:5.1f} ms")
+            row = {"text": kind, "preset": preset, "move": move}
+            results.append(row | {"median_ms": round(median, 1), "p95_ms": round(late, 1)})
+            print(f"{kind:6} {preset:9} {move:5} median {median:5.1f} ms, 95th percentile {late:5.1f} ms")
         version = browser.version
         browser.close()
     if arguments.out:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from lz_penalty import LZPenaltyConfig, LZPenaltyError, reference
 from lz_penalty.explain import explain, explain_sequence
+from lz_penalty.explain.tokenizing import decoder
 from lz_penalty.loops import trailing_loop
 
 V = 30
@@ -154,7 +155,7 @@ LOOP = ("the cat sat on the mat and " * 4).strip()
 def test_the_terminal_shows_match_loop_and_table():
     shown = run(LOOP)
     assert shown.returncode == 0, shown.stderr
-    for part in ("Longest match: ", "Loop: 8 tokens", "grows by it", "goes on with the loop"):
+    for part in ("Longest match: ", "Loop: 8 tokens", "extends a match of", "goes on with the loop"):
         assert part in shown.stdout
 
 
@@ -189,6 +190,11 @@ def test_json_is_the_library(tokenizer):
         ((" ",), "the text is empty"),
         (("text", "--model", "no/such/model"), "cannot be loaded"),
         (("text", "--at", "100"), "tokens"),
+        (("text", "--run", "none"), "add --html"),
+        (("text", "--sequence"), "needs --json"),
+        (("text", "--html", "page.html", "--json"), "choose one"),
+        (("text", "--html", "no/such/folder/page.html"), "cannot be written"),
+        (("text", "--html", "page.html", "--run", "gaurded"), "Did you mean guarded"),
     ],
 )
 def test_bad_arguments_are_one_line(arguments, message):
@@ -196,3 +202,51 @@ def test_bad_arguments_are_one_line(arguments, message):
     assert shown.returncode == 2
     assert message in shown.stderr
     assert len(shown.stderr.strip().splitlines()) == 1
+
+
+def test_parts_of_a_text_keep_their_first_space():
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    pieces = Tokenizer(models.WordLevel({"?": 0, "\u2581a": 1, "\u2581b": 2}, unk_token="?"))
+    pieces.pre_tokenizer = pre_tokenizers.Metaspace()
+    pieces.decoder = decoders.Metaspace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=pieces, unk_token="?")
+    assert tokenizer("a b").input_ids == [1, 2]
+    assert tokenizer.decode([2]) == "b"
+    assert decoder(tokenizer)([2]) == " b"
+    assert decoder(tokenizer)([1, 2]) == " a b"
+    assert decoder(tokenizer)([]) == ""
+
+
+def test_importing_it_imports_the_standard_library_alone():
+    heavy = "{'numpy', 'torch', 'transformers', 'rich', 'typer'}"
+    code = f"import lz_penalty.explain, lz_penalty.explain.page, sys; print({heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+@pytest.fixture(scope="module")
+def other_tokenizer(tmp_path_factory):
+    """A folder with a tokenizer of words and nothing else."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({"?": 0, "a": 1, "b": 2, "c": 3}, unk_token="?"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    folder = tmp_path_factory.mktemp("words")
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?").save_pretrained(folder)
+    return folder
+
+
+def test_any_tokenizer(other_tokenizer, tmp_path):
+    told = json.loads(
+        run("a b c a b", "--model", str(other_tokenizer), "--penalty", "paper,buffer_size=1", "--json").stdout
+    )
+    assert told["token_ids"] == [1, 2, 3, 1, 2]
+    assert told["vocab_size"] == 4
+    assert told["candidates"][0]["text"] == "c"
+    page = tmp_path / "page.html"
+    shown = run("a b c a b", "--model", str(other_tokenizer), "--html", str(page))
+    assert shown.returncode == 0, shown.stderr
+    assert '"prompt":[1,2,3,1,2],"texts":{"1":"a","2":"b","3":"c"}' in page.read_text()

@@ -166,6 +166,21 @@ def test_another_tokenizers_text(open_page):
     expect(page.locator("#input-field")).to_be_visible()
 
 
+def test_exempt_tokens_stay_exempt(open_page, tokenizer):
+    (cat,) = tokenizer(" cat").input_ids[:1]
+    page = open_page(text=LOOP.strip(), config=LZPenaltyConfig(buffer_size=4, exempt_token_ids=[cat]))
+    want = explain(
+        tokenizer(LOOP.strip()).input_ids, 4096, config=LZPenaltyConfig(buffer_size=4, exempt_token_ids=[cat])
+    )
+    assert page.evaluate("lzPenalty.app.step.candidates.map(one => one.token)") == [
+        one.token for one in want.candidates
+    ]
+    slide(page, "strength", 0.5)
+    assert cat not in page.evaluate("lzPenalty.app.step.candidates.map(one => one.token)")
+    assert cat in page.evaluate("lzPenalty.app.tokens()")
+    assert tokenizer.eos_token_id in page.evaluate("lzPenalty.app.controls.settings.exempt_token_ids")
+
+
 # ---------------------------------------------------------------- recorded runs
 
 

@@ -61,6 +61,10 @@ def explain(
         raise bad_value("--penalty", penalty, "an LZ penalty: paper, sglang, guarded or failsafe")
     if html is None and (run or recording):
         raise LZPenaltyError("--run and --recording are for the page: add --html FILE.")
+    if as_json and html is not None:
+        raise LZPenaltyError("--json and --html are two ways to show it: choose one.")
+    if sequence and not as_json:
+        raise LZPenaltyError("--sequence: needs --json.")
     text = text_of("text", text, file)
     tokenizer = load_tokenizer(model)
     config = replace(config, exempt_token_ids=(*config.exempt_token_ids, *tokenizer.special))
@@ -85,7 +89,7 @@ def explain(
         return
     console = Console(highlight=False)
     console.print(_coloured(ids, step, tokenizer))
-    console.print(_legend(), "", sep="\n")
+    console.print("", _legend(), "", sep="\n")
     for line in _facts(step, rate):
         console.print(Text(line))
     if step.candidates:
@@ -121,10 +125,10 @@ def _write_page(
     from lz_penalty.explain.recording import stored_text
     from lz_penalty.explain.tokenizing import BUNDLED
 
-    typed = text if tokenizer.name == BUNDLED else None
-    stored = [] if typed is not None else [stored_text("the text given", ids, tokenizer)]
-    show = "recording:0" if recordings else "text:0" if stored else None
-    written = page(config=config, text=typed, texts=stored, recordings=recordings, show=show)
+    typed = text is not None and tokenizer.name == BUNDLED
+    texts = [] if typed else [stored_text("the text given", ids, tokenizer)]
+    show = "recording:0" if recordings else "own" if typed else "text:0"
+    written = page(config=config, text=text or "", texts=texts, recordings=recordings, show=show)
     try:
         html.write_text(written, encoding="utf-8")
     except OSError as error:
@@ -187,7 +191,7 @@ def _table(step: Explanation, top: int) -> Table:
 def _reason(one: Candidate) -> str:
     reasons = []
     if one.extends:
-        reasons.append(f"a match of {one.match_length:,} tokens grows by it (distance {one.distance:,})")
+        reasons.append(f"extends a match of {one.match_length:,} tokens")
     elif one.distance:
         reasons.append(f"stands {one.distance:,} back in the window")
     if one.loop_bits:

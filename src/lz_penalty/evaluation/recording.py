@@ -9,9 +9,11 @@ from typing import Any
 import torch
 
 from lz_penalty.engines.special_tokens import special_token_ids
+from lz_penalty.errors import LZPenaltyError
 from lz_penalty.evaluation.generation import Loaded
 from lz_penalty.evaluation.penalties import Penalty
-from lz_penalty.explain.recording import FORMAT, checked_recording
+from lz_penalty.explain.recording import FORMAT, MAX_TOKENS, checked_recording
+from lz_penalty.explain.tokenizing import decoder
 
 __all__ = ["record"]
 
@@ -41,7 +43,11 @@ def record(
         about: a sentence or two about it.
         model_name: what the model is called.
     """
-    special = special_token_ids(loaded.tokenizer)
+    if len(prompt) + new_tokens > MAX_TOKENS:
+        raise LZPenaltyError(
+            f"{len(prompt):,} tokens and {new_tokens:,} new ones: a recording holds at most {MAX_TOKENS:,} together."
+        )
+    special, decode = special_token_ids(loaded.tokenizer), decoder(loaded.tokenizer)
     runs = [_run(loaded, prompt, penalty, new_tokens, may_end, top) for penalty in penalties]
     used = {*prompt, *(token for run in runs for pairs in run["top"] for token in pairs[::2])}
     recording = {
@@ -52,7 +58,7 @@ def record(
         "vocab_size": loaded.model.get_output_embeddings().weight.shape[0],
         "special": list(special),
         "prompt": list(prompt),
-        "texts": {str(token): loaded.tokenizer.decode([token]) for token in sorted(used)},
+        "texts": {str(token): decode([token]) for token in sorted(used)},
         "runs": runs,
     }
     return checked_recording(recording)

@@ -10,7 +10,7 @@ from lz_penalty import bundled_model
 from lz_penalty.engines.special_tokens import special_token_ids
 from lz_penalty.errors import LZPenaltyError
 
-__all__ = ["BUNDLED", "Tokenizer", "load_tokenizer"]
+__all__ = ["BUNDLED", "Tokenizer", "decoder", "load_tokenizer"]
 
 BUNDLED = "bundled"
 
@@ -45,7 +45,18 @@ def load_tokenizer(name: str) -> Tokenizer:
     return Tokenizer(
         name,
         encode=lambda text: tokenizer(text, add_special_tokens=False, verbose=False).input_ids,
-        decode=lambda ids: tokenizer.decode(ids, clean_up_tokenization_spaces=False),
+        decode=decoder(tokenizer),
         vocab_size=max(width, len(tokenizer)),
         special=special_token_ids(tokenizer),
     )
+
+
+def decoder(tokenizer: Any) -> Callable[[list[int]], str]:
+    """A tokenizer's `decode` that keeps the space which many drop at the beginning, for parts of a text."""
+
+    def decode(ids: list[int]) -> str:
+        text = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+        begins = str(tokenizer.convert_ids_to_tokens(ids[0])) if ids else ""
+        return f" {text}" if begins.startswith("\u2581") and not text.startswith(" ") else text
+
+    return decode

@@ -16,6 +16,7 @@ from lz_penalty.config import PRESETS, LZPenaltyConfig
 __all__ = ["bundled_tokenizer", "page"]
 
 _HERE = Path(__file__).parent
+_STYLES = ("page.css", "views.css")
 _SCRIPTS = (
     "engine.js",
     "tokenizer.js",
@@ -31,11 +32,11 @@ _SCRIPTS = (
 def page(
     *,
     config: LZPenaltyConfig,
-    text: str | None = None,
+    text: str = "",
     texts: Sequence[dict[str, Any]] = (),
     recordings: Sequence[dict[str, Any]] = (),
     examples: Sequence[dict[str, str]] = (),
-    show: str | None = None,
+    show: str = "own",
 ) -> str:
     """The explorer as HTML.
 
@@ -45,7 +46,7 @@ def page(
         texts: texts of other tokenizers, with their tokens; see `lz_penalty.explain.recording.stored_text`.
         recordings: recorded runs; see `lz_penalty.explain.recording`.
         examples: texts to choose from, each with a name and a text.
-        show: what is shown first, such as "recording:0"; by default the first there is.
+        show: what is shown first: "own" (the field), or such as "text:0", "recording:0".
     """
     data = {
         "tokenizer": bundled_tokenizer(),
@@ -57,7 +58,7 @@ def page(
         "recordings": list(recordings),
         "show": show,
     }
-    style = _read("page.css")
+    style = "\n".join(map(_read, _STYLES))
     script = "\n".join(('"use strict";', "(() => {", *map(_read, _SCRIPTS), "})();"))
     parts = {"@STYLE@": style, "@SCRIPT@": script, "@POLICY@": _policy(script, style), "@DATA@": _as_data(data)}
     html = _read("page.html")

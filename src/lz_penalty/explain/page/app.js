@@ -7,7 +7,7 @@ const OWN_TEXT = "own";
 class App {
   constructor(data) {
     this.data = data;
-    this.tokenizer = data.tokenizer && new Tokenizer(data.tokenizer);
+    this.tokenizer = new Tokenizer(data.tokenizer);
     this.run = 0;
     this.position = 0;
     this.text = new TextView(byId("text"), (place) => this.goTo(place));
@@ -21,11 +21,11 @@ class App {
   // ------------------------------------------------------------ sources
 
   listSources() {
-    const own = this.tokenizer ? [{ label: "your own text", value: OWN_TEXT }] : [];
+    const own = { label: "your own text", value: OWN_TEXT };
     const named = (list, kind) => list.map((one, i) => ({ label: visible(one.name), value: `${kind}:${i}` }));
     const groups = [
-      ["Text", [...own, ...named(this.data.texts, "text")]],
-      ["Examples", this.tokenizer ? named(this.data.examples, "example") : []],
+      ["Text", [own, ...named(this.data.texts, "text")]],
+      ["Examples", named(this.data.examples, "example")],
       ["Recorded runs", named(this.data.recordings, "recording")],
     ];
     for (const [label, options] of groups) {
@@ -33,13 +33,13 @@ class App {
       const nodes = options.map((one) => element("option", { value: one.value }, one.label));
       byId("source").append(element("optgroup", { label }, ...nodes));
     }
-    if (this.data.text !== null) byId("input").value = this.data.text;
-    const first = byId("source").querySelector("option");
-    byId("source").value = this.data.show ?? first?.value;
+    byId("input").value = this.data.text;
+    byId("source").value = this.data.show;
   }
 
   showSource() {
     const [kind, index] = byId("source").value.split(":");
+    this.play(false);
     this.run = 0;
     if (kind === "example") {
       byId("input").value = this.data.examples[index].text;
@@ -73,22 +73,27 @@ class App {
     const runs = stored.runs ?? [{ penalty: "this text", tokens: [], config: null }];
     byId("input-note").textContent = visible(stored.about);
     this.open({
-      runs: runs.map((run) => ({ name: visible(run.penalty), config: run.config, tokens: [...stored.prompt, ...run.tokens] })),
+      runs: runs.map((run) => ({
+        name: visible(run.penalty),
+        config: run.config,
+        tokens: [...stored.prompt, ...run.tokens],
+      })),
       recorded: stored.runs ?? null,
       promptLength: stored.runs ? stored.prompt.length : 0,
       vocabSize: stored.vocab_size,
       special: stored.special,
       textOf: (id) => texts.get(id) ?? `<${id}>`,
     });
+    this.position = 0;
+    if (runs[0].config) this.controls.replace(runs[0].config);
     this.goTo(this.firstSight());
   }
 
   open(source) {
     this.source = source;
-    this.controls.settings.exempt_token_ids = source.special;
+    this.controls.exempt(source.special, source.recorded ? [] : this.data.settings.exempt_token_ids);
     this.controls.prompt.box.hidden = !source.promptLength;
     byId("distribution").hidden = !source.recorded;
-    this.steps = null;
     this.buildText();
     this.buildTimeline();
   }
@@ -127,7 +132,10 @@ class App {
   describeTimeline() {
     const key = (kind, text) => element("span", {}, element("span", { class: `key ${kind}` }), text);
     const most = (Math.log2(this.source.vocabSize) + 1).toFixed(1);
-    const keys = [key("bits", `bits per token of the LZSS code, 0 to ${most}`), key("band", "loop, from where it begins")];
+    const keys = [
+      key("bits", `bits per token of the LZSS code, 0 to ${most}`),
+      key("band", "loop, from where it begins"),
+    ];
     if (this.source.promptLength) keys.push(key("prompt", "prompt"));
     if (this.source.runs.length > 1) keys.push(key("leave", "leaves the text written without a penalty"));
     byId("timeline-note").replaceChildren(element("span", { class: "keys" }, ...keys));
@@ -140,7 +148,8 @@ class App {
     byId("input").addEventListener("input", () => this.typed());
     byId("position").addEventListener("input", (event) => this.goTo(Number(event.target.value)));
     const buttons = { "to-start": -Infinity, back: -1, forward: 1, "to-end": Infinity };
-    for (const [id, by] of Object.entries(buttons)) byId(id).addEventListener("click", () => this.goTo(this.position + by));
+    for (const [id, by] of Object.entries(buttons))
+      byId(id).addEventListener("click", () => this.goTo(this.position + by));
     byId("play").addEventListener("click", () => this.play(!this.playing));
     document.addEventListener("keydown", (event) => this.pressed(event));
   }
@@ -232,8 +241,11 @@ class App {
 
   showFacts() {
     const { step, position } = this;
-    const facts = [["Window", `${count(step.window[1] - step.window[0], "token")}; buffer ${step.buffer[1] - step.buffer[0]}`]];
-    facts.push(["Longest match", this.matchText(step)]);
+    const [window, buffer] = [step.window, step.buffer].map(([first, stop]) => stop - first);
+    const facts = [
+      ["Window", `${count(window, "token")}; buffer ${buffer}`],
+      ["Longest match", this.matchText(step)],
+    ];
     const loop = step.loop;
     const loopText = loop
       ? element("span", { class: "loop" }, `${count(loop.period, "token")}, ${loop.copies.toFixed(1)} copies`)
@@ -241,13 +253,16 @@ class App {
     facts.push(["Loop", loopText]);
     if (position < this.tokens().length) facts.push(["Next in the text", this.nextText(this.tokens()[position])]);
     byId("facts").replaceChildren(
-      ...facts.flatMap(([name, what]) => [element("dt", {}, name), what.nodeType ? element("dd", {}, what) : element("dd", {}, what)]),
+      ...facts.flatMap(([name, what]) => [element("dt", {}, name), element("dd", {}, what)]),
     );
   }
 
   matchText(step) {
     if (!step.matches.length) return "none";
-    const distances = step.matches.slice(0, 5).map((match) => match.distance.toLocaleString("en")).join(", ");
+    const distances = step.matches
+      .slice(0, 5)
+      .map((match) => match.distance.toLocaleString("en"))
+      .join(", ");
     return `${count(step.longest, "token")}, at distance ${distances}${step.matches.length > 5 ? ", …" : ""}`;
   }
 

@@ -54,7 +54,10 @@ function distributions(ids, logits, logNormaliser, changes, chosen) {
   });
   const rest = Math.max(0, 1 - rows.reduce((sum, row) => sum + row.before, 0));
   const total = rows.reduce((sum, row) => sum + row.weight, rest);
-  return { rows: rows.map((row) => ({ ...row, after: row.weight / total })), rest: { before: rest, after: rest / total } };
+  return {
+    rows: rows.map((row) => ({ ...row, after: row.weight / total })),
+    rest: { before: rest, after: rest / total },
+  };
 }
 
 function percent(share) {
@@ -86,6 +89,7 @@ function showDistribution(recorded, step, textOf) {
   body.push(probabilityRow("not recorded", rest, largest));
   const table = byId("probabilities");
   table.replaceChildren(table.caption, head, element("tbody", {}, ...body));
-  byId("distribution-note").textContent = `After: with the settings above. Framed: what the run “${recorded.run}” wrote. `
-    + "The model's likeliest tokens were recorded; the others count as unpenalised.";
+  byId("distribution-note").textContent =
+    `After: with the settings above. Framed: what the run “${recorded.run}” wrote. ` +
+    "The model's likeliest tokens were recorded; the others count as unpenalised.";
 }

@@ -4,7 +4,14 @@ const SLIDERS = [
   { name: "strength", label: "Strength", max: 1, min: 0, step: 0.01, hint: "logits per bit" },
   { name: "window_size", label: "Window", max: 1024, min: 1, step: 1, hint: "tokens that are searched" },
   { name: "buffer_size", label: "Buffer", max: 64, min: 1, step: 1, hint: "the longest match that counts" },
-  { name: "min_match_length", label: "Shortest copy", max: 12, min: 1, step: 1, hint: "shorter copies cost as much as new text" },
+  {
+    name: "min_match_length",
+    label: "Shortest copy",
+    max: 12,
+    min: 1,
+    step: 1,
+    hint: "shorter copies cost as much as new text",
+  },
   { name: "escalation", label: "Escalation", max: 3, min: 0, step: 0.1, hint: "grows with every copy of a loop" },
 ];
 const OWN = "own settings";
@@ -16,17 +23,32 @@ class Controls {
     this.onChange = onChange;
     this.preset = this.select("preset", "Preset", [...Object.keys(presets), OWN], () => this.takePreset());
     this.formula = this.select("formula", "Formula", ["paper", "sglang"], (value) => this.set({ formula: value }));
-    this.lookback = this.select("lookback", "Window ends", ["before_buffer", "adjacent"], (value) => this.set({ lookback: value }));
+    this.lookback = this.select("lookback", "Window ends", ["before_buffer", "adjacent"], (value) =>
+      this.set({ lookback: value }),
+    );
     this.sliders = SLIDERS.map((about) => this.slider(about));
-    this.codelengths = this.checkbox("codelengths", "Charge codelengths", (on) => this.set({ min_match_length: on ? 1 : null }));
+    this.codelengths = this.checkbox("codelengths", "Charge codelengths", (on) =>
+      this.set({ min_match_length: on ? 1 : null }),
+    );
     this.prompt = this.checkbox("include_prompt", "Count the prompt", (on) => this.set({ include_prompt: on }));
-    const parts = [this.preset, ...this.sliders.map((one) => one.part), this.codelengths, this.prompt, this.formula, this.lookback];
+    const parts = [
+      this.preset,
+      ...this.sliders.map((one) => one.part),
+      this.codelengths,
+      this.prompt,
+      this.formula,
+      this.lookback,
+    ];
     box.replaceChildren(...parts.map((part) => part.box ?? part));
     this.refresh();
   }
 
   select(id, label, options, onChoose) {
-    const field = element("select", { id }, ...options.map((value) => element("option", { value }, value.replace("_", " the "))));
+    const field = element(
+      "select",
+      { id },
+      ...options.map((value) => element("option", { value }, value.replace("_", " the "))),
+    );
     field.addEventListener("change", () => onChoose(field.value));
     const box = element("div", { class: "control" }, element("label", { for: id }, label), field);
     return { field, box };
@@ -53,11 +75,17 @@ class Controls {
     else this.refresh();
   }
 
-  /** All settings but the exempt tokens, which belong to the text. */
+  /** Other settings; the tokens that a text's tokenizer exempts stay so. */
   replace(settings) {
-    this.settings = { ...settings, exempt_token_ids: this.settings.exempt_token_ids };
+    this.settings = settings;
+    this.exempt(this.special, settings.exempt_token_ids);
     this.refresh();
     this.onChange();
+  }
+
+  exempt(special, more) {
+    this.special = special;
+    this.settings = { ...this.settings, exempt_token_ids: [...new Set([...special, ...more])] };
   }
 
   set(changes) {
@@ -70,7 +98,8 @@ class Controls {
     const { settings } = this;
     for (const { name, max, field, output } of this.sliders) {
       const value = settings[name] ?? 1;
-      field.max = name === "min_match_length" ? Math.max(value, Math.min(max, settings.buffer_size + 1)) : Math.max(max, value);
+      field.max =
+        name === "min_match_length" ? Math.max(value, Math.min(max, settings.buffer_size + 1)) : Math.max(max, value);
       field.value = value;
       output.textContent = settings[name] === null ? "off" : String(Number(value.toFixed(2)));
     }
@@ -92,7 +121,8 @@ class Controls {
 /** What one setting asks of the others, as LZPenaltyConfig demands. */
 function allowed(settings) {
   if (settings.formula === "sglang") return { ...settings, lookback: null, min_match_length: 1 };
-  if (settings.min_match_length > settings.buffer_size + 1) return { ...settings, min_match_length: settings.buffer_size + 1 };
+  if (settings.min_match_length > settings.buffer_size + 1)
+    return { ...settings, min_match_length: settings.buffer_size + 1 };
   return settings;
 }
 

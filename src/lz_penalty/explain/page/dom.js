@@ -29,17 +29,18 @@ function bar(share, kind = "") {
 
 /** Characters that would not be seen, or would move others, as \u{...}. */
 function visible(text) {
-  return text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (c) => (c === "\n" ? c : `\\u{${c.codePointAt(0).toString(16)}}`));
+  const code = (c) => `\\u{${c.codePointAt(0).toString(16)}}`;
+  return text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (c) => (c === "\n" || c === "\t" ? c : code(c)));
 }
 
 /** A token within the text: line breaks are shown and made. */
 function inText(text) {
-  return visible(text).replaceAll("\n", "\u21B5\n");
+  return visible(text).replaceAll("\n", "\u21B5\n").replaceAll("\t", "\u2192\t");
 }
 
 /** A token by itself: spaces and line breaks are shown. */
 function alone(text) {
-  return visible(text).replaceAll("\n", "\u21B5").replaceAll(" ", "\u2423") || "(empty)";
+  return visible(text).replaceAll("\n", "\u21B5").replaceAll("\t", "\u2192").replaceAll(" ", "\u2423") || "(empty)";
 }
 
 function tokenName(text) {

@@ -1,5 +1,5 @@
-// The penalty's numbers, the same as lz_penalty.reference gives; checked against it in a browser. Names are the paper's.
-// Settings are those of LZPenaltyConfig, by the same names.
+// The penalty's numbers, the same as lz_penalty.reference gives; checked against it in a browser.
+// Names are the paper's; settings are those of LZPenaltyConfig.
 
 const MIN_COPIES = 3;
 
@@ -202,8 +202,8 @@ function loopsOf(tokens, settings, minLength = 12) {
     if (!loop || loop.length < minLength) continue;
     const stretch = { start: end - loop.length, stop: end, period: loop.period, copies: loop.copies };
     const last = found[found.length - 1];
-    if (last && stretch.start < last.stop) found[found.length - 1] = { ...stretch, start: Math.min(last.start, stretch.start) };
-    else found.push(stretch);
+    if (last && stretch.start < last.stop) stretch.start = Math.min(found.pop().start, stretch.start);
+    found.push(stretch);
   }
   return found;
 }

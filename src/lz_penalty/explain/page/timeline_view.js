@@ -21,7 +21,7 @@ function summaryOf(line, promptLength) {
   const loop = line.loops[line.loops.length - 1];
   const parts = [`${line.rate.toFixed(2)} bits per token`];
   if (loop && loop.stop > promptLength) {
-    const many = `${count(loop.period, "token")} × ${loop.copies.toFixed(1)}`;
+    const many = `${count(loop.period, "token")}\u00A0×\u00A0${loop.copies.toFixed(1)}`;
     const which = line.loops.length > 1 ? `${line.loops.length} loops, the last` : "loop";
     parts.push(`${which} at ${loop.start.toLocaleString("en")}–${loop.stop.toLocaleString("en")}: ${many}`);
   } else parts.push("no loop");
@@ -39,12 +39,17 @@ function bars(shares, first, stop, most, kind) {
 
 /** A line from top to bottom that is seen on any ground. */
 function upright(x, kind) {
-  const line = (name) => drawing("line", { class: name, x1: x, x2: x, y1: 0, y2: HEIGHT, "vector-effect": "non-scaling-stroke" });
+  const line = (name) =>
+    drawing("line", { class: name, x1: x, x2: x, y1: 0, y2: HEIGHT, "vector-effect": "non-scaling-stroke" });
   return drawing("g", {}, line("halo"), line(kind));
 }
 
 function drawLine(line, width, most, promptLength, label) {
-  const svg = drawing("svg", { viewBox: `0 0 ${Math.max(1, width)} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" });
+  const svg = drawing("svg", {
+    viewBox: `0 0 ${Math.max(1, width)} ${HEIGHT}`,
+    preserveAspectRatio: "none",
+    role: "img",
+  });
   svg.setAttribute("aria-label", label);
   for (const loop of line.loops) {
     svg.append(drawing("rect", { class: "band", x: loop.start, y: 0, width: loop.stop - loop.start, height: HEIGHT }));

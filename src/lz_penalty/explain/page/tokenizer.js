@@ -1,4 +1,4 @@
-// The bundled model's tokenizer: byte-level BPE behind a split into single digits and words, as its tokenizer.json says.
+// The bundled model's tokenizer: byte-level BPE behind a split into single digits and words.
 
 const SPACE = "\\p{White_Space}";
 const WORDS = new RegExp(
