@@ -44,7 +44,7 @@ dist: $(STAMP)    ## wheel and sdist, checked, and the wheel tried in an empty e
 	$(BIN)/python tests/check_dist.py dist build/dist
 
 test: $(STAMP)    ## all tests, on every backend that runs here
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 # Playwright drives a Chromium of the system's; it brings none along.
 test-page: $(STAMP)  ## the explorer page in a real browser
