@@ -180,18 +180,20 @@ class RepetitionDetector:
 
     def push(self, token: int) -> Repetition | None:
         """Take one token; return the run that reaches the threshold with it, the longest if there are two."""
+        return self._longest(int.__eq__) if self.take(token) else None
+
+    def take(self, token: int) -> bool:
+        """Take one token; whether there are any `stretches`, of which `push` says when one reaches the threshold."""
         try:
             self._history.append(token)
         except (TypeError, OverflowError):
             raise bad_value("token", token, "an integer of at most 64 bits") from None
         self._length += 1
-        if not self._active and self._length != self._due:
-            return None
         if self._active:
             self._follow()
         if self._length == self._due:
             self._look_at_scales()
-        return self._longest(int.__eq__) if self._active else None
+        return bool(self._active)
 
     def extend(self, tokens: Iterable[int]) -> Repetition | None:
         """Take all of them; return the first run that reached the threshold."""
@@ -225,10 +227,12 @@ class RepetitionDetector:
 
     def _follow(self) -> None:
         """Drop the stretches that the newest token ends."""
-        newest = self._history[-1]
-        alive = tuple(run for run in self._active if self._history[-1 - run[0]] == newest)
-        if len(alive) < len(self._active):
-            self._set_active(alive)
+        history = self._history
+        newest = history[-1]
+        for period, _ in self._active:
+            if history[-1 - period] != newest:
+                self._set_active(tuple(run for run in self._active if history[-1 - run[0]] == newest))
+                return
 
     def _look_at_scales(self) -> None:
         length, due = self._length, MAX_HISTORY + self._length

@@ -21,6 +21,7 @@ MAX_REWIND = 256  # tokens
 MAX_CLOSER = 128  # tokens of a marker
 RUNG_LENGTH = 16  # tokens from which a run counts for the ladder
 NEVER = float("inf")
+WATCHED = 3  # the first fields of a `Climb`: what `push` announces
 
 
 class Climb(NamedTuple):
@@ -29,7 +30,7 @@ class Climb(NamedTuple):
     Attributes:
         marker: the end-of-thinking marker under way, empty if there is none.
         written: how many tokens of it stand at the end.
-        ended_thinking, stopped: the first run for which that happened, or would have in shadow mode.
+        stopped, ended_thinking: the first run for which that happened, or would have in shadow mode.
         ends: how often thinking was ended.
         counted: period and start of the last runs that were counted as loops.
         loops, loop_tokens: see `Tracker`.
@@ -38,8 +39,8 @@ class Climb(NamedTuple):
 
     marker: tuple[int, ...] = ()
     written: int = 0
-    ended_thinking: Repetition | None = None
     stopped: Repetition | None = None
+    ended_thinking: Repetition | None = None
     ends: int = 0
     counted: tuple[tuple[int, int], ...] = ()
     loops: int = 0
@@ -157,10 +158,8 @@ class Tracker:
         self._state = state = self._advance(before, token)
         changed = state.number != before.number
         detector = self._detector
-        if detector is not None:
-            detector.push(token)
-            if detector.stretches or self._climb.marker:
-                return self._follow(token, detector) or changed
+        if detector is not None and (detector.take(token) or self._climb.marker):
+            return self._follow(token, detector) or changed
         return changed
 
     def rewind(self, count: int) -> None:
@@ -178,7 +177,7 @@ class Tracker:
     def _follow(self, token: int, detector: RepetitionDetector) -> bool:
         before = self._climb
         climb = _write(before, token) if before.marker else before
-        closer = self._closer()
+        closer = self._closer() if climb.marker or self._end < NEVER else ()
         if climb.marker and not closer:  # the marker is complete, or thinking ended otherwise
             climb = climb._replace(marker=(), written=0)
         length = detector.length
@@ -200,7 +199,7 @@ class Tracker:
         self._climb = climb
         if self._shadow:
             return False
-        return (climb.marker, climb.written, climb.stopped) != (before.marker, before.written, before.stopped)
+        return climb[:WATCHED] != before[:WATCHED]
 
     def _closer(self) -> tuple[int, ...]:
         """The marker that ends the thinking of now; empty where it is not thinking, or only a turn's end does."""
@@ -220,10 +219,10 @@ def _write(climb: Climb, token: int) -> Climb:
 
 def _count(climb: Climb, period: int, start: int, length: int) -> Climb:
     """Count a run that ends at `length`, and the tokens of it that no other loop had."""
-    fresh = length - max(start, climb.covered)
+    fresh = length - (start if start > climb.covered else climb.covered)
     if (period, start) not in climb.counted:
         climb = climb._replace(loops=climb.loops + 1, counted=(*climb.counted[-15:], (period, start)))
-    return climb._replace(loop_tokens=climb.loop_tokens + max(0, fresh), covered=max(length, climb.covered))
+    return Climb._make((*climb[:-2], climb.loop_tokens + fresh, length))  # in a loop, with every token
 
 
 def closers_of(sections: Sections, tokenizer: Any) -> dict[Pair, tuple[int, ...]]:
