@@ -139,17 +139,22 @@ def overhead(data: dict[str, Any]) -> list[str]:
 
 
 def policy(data: dict[str, Any]) -> list[str]:
-    read, alone = data["reading"], data["rows"][0]["penalty"]
-    lines = ["| batch | sections of all rows | a row | the penalty's own step |", "|---|---|---|---|"]
+    read, push, alone = data["reading"], data["pushing"], data["rows"][0]["penalty"]
+    lines = [
+        "| batch, context | a row, by fields | with the ladder | a row, any use | the penalty's own step |",
+        "|---|---|---|---|---|",
+    ]
     for row in data["rows"]:
-        each = row["states"] / row["batch"]
-        lines.append(f"| {row['batch']} | {row['states']:.0f} us | {each:.1f} us | {row['penalty']:.0f} us |")
+        each = [f"{row[name] / row['batch']:.1f} us" for name in ("appended", "climbing", "compared")]
+        lines.append(f"| {row['batch']}, {row['context']:,} | {' | '.join(each)} | {row['penalty']:.0f} us |")
     about = (
         f"Reading a token takes {read['again']:.2f} us; {read['first']:.2f} us over a first reading of {data['tokens']:,} "
         f"tokens, {read['first'] / alone:.1%} of the penalty's own step of one row (vocabulary 151,936, window 512, numba); a "
-        f"token that nothing is known about in its state {read['slow']:.1f} us. The rest is "
-        f"what the processor pays for being a function of the ids alone: it compares all {data['context']} ids of a row "
-        f"with those of the step before. {machine(data)}, a busy machine. `python benchmarks/policy.py`."
+        f"token that nothing is known about in its state {read['slow']:.1f} us. A tracker takes {push['sections']:.1f} us a "
+        f"token, {push['ladder']:.1f} us with the ladder (10 and 20 copies), {push['shadow']:.1f} us in shadow mode, "
+        f"{push['loop']:.1f} us there in an endless loop; the rest is reaching the newest ids. At most {data['limit']:g} us a "
+        f"row are wanted. {machine(data)}, a busy machine. "
+        "`python benchmarks/policy.py`."
     )
     return [*lines, "", *textwrap.wrap(about, 118, break_on_hyphens=False)]
 

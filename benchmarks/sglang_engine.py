@@ -86,8 +86,8 @@ def server_args(name: str, folder: Path, batch: int, attention: str) -> dict[str
         "skip_tokenizer_init": True,
         "grammar_backend": "none",
         "sampling_backend": "pytorch",
-        "max_running_requests": batch,
-        "max_total_tokens": batch * 2 * CONTEXT,  # prompts, and what runs leave in the radix cache
+        "max_running_requests": 2 * batch,  # the last run's requests may not be gone when the next one's come
+        "max_total_tokens": batch * 3 * CONTEXT,  # prompts, and what runs leave in the radix cache
         "context_length": 2048,
         "log_level": "warning",
     }
@@ -140,7 +140,8 @@ class Engine:
         between = full[1:] & full[:-1]
         steps = np.diff(lines[:, 0])[between] / 1e6
         if len(steps) < new_tokens // 2:
-            sys.exit(f"only {len(steps)} steps of {len(prompts)} requests: the batch never came together")
+            sizes = dict(zip(*np.unique(lines[:, 1], return_counts=True)))
+            sys.exit(f"only {len(steps)} steps of {len(prompts)} requests; steps of each batch size: {sizes}")
         step_ms = float(np.median(steps[2:]))
         return {
             "step_ms": step_ms,

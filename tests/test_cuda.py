@@ -2,10 +2,12 @@
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
 from lz_penalty import LZPenaltyConfig, apply_lz_penalty_, pack_configs, prepare_lz_penalty
+from lz_penalty.engines.output_lists import FIELDS, LENGTH, NEWEST, SLOT, newest_reader
 from lz_penalty.kernels import triton_cuda
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -100,6 +102,42 @@ def test_steps_from_pinned_memory(window):
         torch.cuda.synchronize()  # the vectors are written again
         torch.testing.assert_close(logits.cpu(), want, rtol=1e-6, atol=1e-5)
     assert torch.equal(kept[:, : first + steps].cpu().flip(0), told.int())
+
+
+def test_steps_in_one_call_of_c():
+    """As the vLLM plug-in does: the newest tokens are read from lists and the kernel is launched, all in C."""
+    rows, first, steps = 6, 700, 40
+    told = histories(rows, first + steps)
+    configs = [LZPenaltyConfig(), LZPenaltyConfig.guarded(), None] * 2
+    packed = pack_configs(configs, "cuda")
+    kept = torch.zeros((rows, 1000), dtype=torch.int32, device="cuda")
+    kept[:, :first] = told[:, :first].cuda()
+    memory = torch.zeros((2, FIELDS, rows), dtype=torch.int32).pin_memory()
+    memory[:, SLOT], memory[:, LENGTH] = torch.arange(rows, dtype=torch.int32), first
+    outputs, taken = [[] for _ in range(rows)], []
+    seen = np.zeros(rows, np.int32)
+    reader = newest_reader(outputs, np.arange(rows, dtype=np.int32), seen, 1000, memory.numpy())
+    for step in range(steps):
+        for output, token in zip(outputs, told[:, first + step].tolist(), strict=True):
+            output.append(token)
+        logits = torch.randn(rows, VOCAB, device="cuda")
+        want = on_cpu(logits, told[:, : first + step + 1], configs)
+        before, after = step % 2, 1 - step % 2
+        fields = memory[after]
+        given = (logits, kept, fields[LENGTH], None, fields[SLOT], None, None, fields[NEWEST])
+        if step == 0:
+            penalise = prepare_lz_penalty(*given, config=packed)
+        if step < 5:
+            taken.append(reader.take(before, after))
+            penalise(*given)
+        else:
+            if step == 5:
+                reader.launch_with(penalise.direct)
+            taken.append(reader.take_and_launch(before, after, logits.data_ptr(), penalise.direct.stream()))
+        torch.cuda.synchronize()
+        torch.testing.assert_close(logits.cpu(), want, rtol=1e-6, atol=1e-5)
+    assert taken == [1] * 5 + [2] * (steps - 5)
+    assert torch.equal(kept[:, : first + steps].cpu(), told.int())
 
 
 def test_prepared_steps_are_launched_by_the_driver(monkeypatch):

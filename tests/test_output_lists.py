@@ -1,6 +1,8 @@
 """Reading the newest tokens of output lists in C: the same as reading them in Python, and nothing taken in other steps."""
 
+import ctypes
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ def batch():
 
 
 def test_one_more_in_every_list(batch):
-    take = output_lists.newest_reader(*batch)
+    take = output_lists.newest_reader(*batch).take
     lists, rows, seen, _, places = batch
     for step in range(5):
         for number, one in enumerate(lists):
@@ -51,7 +53,7 @@ def test_one_more_in_every_list(batch):
     ],
 )
 def test_other_steps_take_nothing(batch, change, told):
-    take = output_lists.newest_reader(*batch)
+    take = output_lists.newest_reader(*batch).take
     lists, _, seen, _, places = batch
     before = seen.tolist(), places[0].tolist()
     change(lists)
@@ -61,14 +63,14 @@ def test_other_steps_take_nothing(batch, change, told):
 
 def test_a_full_history_takes_nothing(batch):
     lists, rows, seen, _, places = batch
-    take = output_lists.newest_reader(lists, rows, seen, 30, places)
+    take = output_lists.newest_reader(lists, rows, seen, 30, places).take
     for one in lists:
         one.append(1)
     assert take(0, 1) == 0
 
 
 def test_what_is_no_integer_raises(batch):
-    take = output_lists.newest_reader(*batch)
+    take = output_lists.newest_reader(*batch).take
     for one in batch[0]:
         one.append("1")
     with pytest.raises(TypeError, match="int"):
@@ -76,7 +78,7 @@ def test_what_is_no_integer_raises(batch):
 
 
 def test_references_are_left_alone(batch):
-    take = output_lists.newest_reader(*batch)
+    take = output_lists.newest_reader(*batch).take
     token = 123_456_789
     before = sys.getrefcount(token)
     for one in batch[0]:
@@ -85,12 +87,49 @@ def test_references_are_left_alone(batch):
     assert sys.getrefcount(token) == before + len(batch[0])
 
 
+@pytest.mark.parametrize("refused", [False, True])
+def test_the_kernel_is_launched_with_the_columns_that_follow(batch, refused):
+    """The driver's function is one of ours, which notes what it is given."""
+    calls = []
+    values = (ctypes.c_uint64 * 5)(0, 11, 22, 33, 44)
+    addresses = (ctypes.c_void_p * 5)(*[ctypes.addressof(values) + 8 * at for at in range(5)])
+    names = ["logits", "table", "row_to_slot", "lengths", "newest_ids"]
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3])
+    def launch(*given):
+        calls.append((given, list(values)))
+        return int(refused)
+
+    reader = output_lists.newest_reader(*batch)
+    reader.launch_with(
+        SimpleNamespace(
+            launcher=ctypes.cast(launch, ctypes.c_void_p).value,
+            function=77,
+            parameters=ctypes.addressof(addresses),
+            value_of=lambda name: addresses[names.index(name)],
+            grid=(5, 1, 1),
+            threads=512,
+            shared=1024,
+        )
+    )
+    lists, _, _, _, places = batch
+    assert reader.take_and_launch(0, 1, 2**40, 99) == 0  # no new token: nothing is launched
+    assert not calls
+    for one in lists:
+        one.append(6)
+    assert reader.take_and_launch(0, 1, 2**40, 99) == (1 if refused else 2)
+    (given, seen), begin = calls[0], places[1].ctypes.data
+    assert given == (77, 5, 1, 1, 512, 1, 1, 1024, 99, ctypes.addressof(addresses), None)
+    assert seen == [2**40, 11, *(begin + field * places.shape[2] * 4 for field in (SLOT, LENGTH, NEWEST))]
+    assert places[1, NEWEST].tolist() == [6, -1, 6, -1, 6]
+
+
 def test_without_a_compiler_it_says_so_once(batch, monkeypatch, caplog):
     monkeypatch.setenv("CC", "no-such-compiler")
-    output_lists._function.cache_clear()
+    output_lists._functions.cache_clear()
     try:
         assert output_lists.newest_reader(*batch) is None
         assert output_lists.newest_reader(*batch) is None
         assert caplog.text.count("no-such-compiler") == 1
     finally:
-        output_lists._function.cache_clear()
+        output_lists._functions.cache_clear()

@@ -137,6 +137,7 @@ class RepetitionDetector:
     ) -> None:
         self._thresholds = Thresholds.of(max_period, min_copies, min_length)
         self.max_rewind = integer(0, MAX_HISTORY)("max_rewind", max_rewind)
+        self._steps = [(scale.step, scale) for scale in self._thresholds.scales]
         self._kept = self._thresholds.reach + self.max_rewind
         self._history = array("q")  # the last `_kept` tokens at least
         self._length = 0  # of all tokens
@@ -186,7 +187,8 @@ class RepetitionDetector:
         self._length += 1
         if not self._active and self._length != self._due:
             return None
-        self._follow()
+        if self._active:
+            self._follow()
         if self._length == self._due:
             self._look_at_scales()
         return self._longest(int.__eq__) if self._active else None
@@ -229,10 +231,14 @@ class RepetitionDetector:
             self._set_active(alive)
 
     def _look_at_scales(self) -> None:
-        for scale in self._thresholds.scales:
-            if self._length % scale.step == 0:
+        length, due = self._length, MAX_HISTORY + self._length
+        for step, scale in self._steps:
+            since = length % step
+            if not since:
                 self._look(scale)
-        self._set_due()
+            if length - since + step < due:
+                due = length - since + step
+        self._due = due
         if len(self._history) > 2 * self._kept:
             del self._history[: -self._kept]
 
@@ -264,6 +270,8 @@ class RepetitionDetector:
 
 def _recurs(history: array[int], size: int, distance: int) -> bool:
     """Whether the last `size` items may stand a second time, at most `distance` items earlier. If not: certainly not."""
+    if distance <= NEEDLE and history[-1] not in history[-1 - distance : -1]:
+        return False
     size = min(size, NEEDLE)
     tail = history[-size - distance :].tobytes()
     return tail.find(tail[-size * history.itemsize :], 0, -history.itemsize) >= 0

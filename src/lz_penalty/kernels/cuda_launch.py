@@ -17,7 +17,7 @@ _SLOT = 8  # bytes for each parameter
 
 
 def direct_launch(compiled, grid, arguments):
-    """A function of arguments like these that launches, and returns whether it could; `None` where Triton must do it.
+    """A `DirectLaunch` of a kernel; `None` where Triton must launch it.
 
     Args:
         compiled: a kernel that has run before.
@@ -25,40 +25,74 @@ def direct_launch(compiled, grid, arguments):
         arguments: all but the constants. Later ones may differ in their tensors alone.
     """
     about = compiled.metadata
-    kinds = list(compiled.src.signature.values())[: len(arguments)]
-    passed = [(kind, at) for at, kind in enumerate(kinds) if kind != "constexpr"]
-    sizes = [_SLOT if kind[0] == "*" else struct.calcsize(_FORMATS[kind]) for kind, _ in passed] + [_SLOT] * _SCRATCH
+    kinds = list(compiled.src.signature.items())[: len(arguments)]
+    passed = [(name, kind, at) for at, (name, kind) in enumerate(kinds) if kind != "constexpr"]
+    sizes = [_SLOT if kind[0] == "*" else struct.calcsize(_FORMATS[kind]) for _, kind, _ in passed]
     launcher = _launcher()
     if (
         launcher is None
-        or _parameter_sizes(launcher, compiled.function) != sizes
+        or _parameter_sizes(launcher, compiled.function) != sizes + [_SLOT] * _SCRATCH
         or _is_profiled()
         or about.num_ctas != 1
         or any(getattr(about, name, 0) for name in ("global_scratch_size", "profile_scratch_size"))
         or any(getattr(about, name, False) for name in ("launch_cooperative_grid", "launch_pdl"))
     ):
         return None
-    memory = (ctypes.c_uint64 * len(sizes))()
-    tensors = []
-    for place, (kind, at) in enumerate(passed):
-        if kind[0] == "*":
-            tensors.append((place, at))
-        else:
-            struct.pack_into(_FORMATS[kind], memory, place * _SLOT, arguments[at])
-    addresses = (ctypes.c_void_p * len(sizes))(
-        *[ctypes.addressof(memory) + place * _SLOT for place in range(len(sizes))]
-    )
-    threads = (about.num_warps * 32, 1, 1)
-    unchanging = [ctypes.c_void_p(compiled.function), *map(ctypes.c_uint, (*grid, *threads, about.shared))]
-    driver = triton.runtime.driver.active
-    device, stream_of, launch = driver.get_current_device(), driver.get_current_stream, launcher.cuLaunchKernel
+    return DirectLaunch(launcher.cuLaunchKernel, compiled, grid, passed, arguments)
 
-    def run(arguments):
-        for place, at in tensors:
-            memory[place] = arguments[at].data_ptr()
-        return launch(*unchanging, ctypes.c_void_p(stream_of(device)), addresses, None) == 0
 
-    return run
+class DirectLaunch:
+    """Launches a kernel with other tensors each time.
+
+    Args:
+        launch: the driver's function.
+        compiled: the kernel.
+        grid: three sizes.
+        passed: name, type and place among the arguments of each parameter.
+        arguments: of which all but the tensors stay.
+
+    Attributes:
+        launcher: the address of the driver's function; with the others, all that C needs to launch.
+        function: the kernel's handle.
+        parameters: the address of the parameters' addresses.
+        grid: three sizes.
+        threads: of a block.
+        shared: bytes of shared memory.
+    """
+
+    def __init__(self, launch, compiled, grid, passed, arguments):
+        self._memory = (ctypes.c_uint64 * (len(passed) + _SCRATCH))()
+        self._values = {name: ctypes.addressof(self._memory) + at * _SLOT for at, (name, _, _) in enumerate(passed)}
+        self._tensors = []
+        for place, (_, kind, at) in enumerate(passed):
+            if kind[0] == "*":
+                self._tensors.append((place, at))
+                self._memory[place] = arguments[at].data_ptr()
+            else:
+                struct.pack_into(_FORMATS[kind], self._memory, place * _SLOT, arguments[at])
+        places = [ctypes.addressof(self._memory) + place * _SLOT for place in range(len(self._memory))]
+        self._addresses = (ctypes.c_void_p * len(places))(*places)
+        self.launcher = ctypes.cast(launch, ctypes.c_void_p).value
+        self.function, self.parameters = compiled.function, ctypes.addressof(self._addresses)
+        self.grid, self.threads, self.shared = grid, compiled.metadata.num_warps * 32, compiled.metadata.shared
+        driver = triton.runtime.driver.active
+        self._device, self._stream_of, self._launch = driver.get_current_device(), driver.get_current_stream, launch
+        sizes = map(ctypes.c_uint, (*grid, self.threads, 1, 1, self.shared))
+        self._unchanging = [ctypes.c_void_p(self.function), *sizes]
+
+    def __call__(self, arguments):
+        """Launch on the current stream; returns whether it could."""
+        for place, at in self._tensors:
+            self._memory[place] = arguments[at].data_ptr()
+        return self._launch(*self._unchanging, ctypes.c_void_p(self.stream()), self._addresses, None) == 0
+
+    def stream(self):
+        """The current stream's handle."""
+        return self._stream_of(self._device)
+
+    def value_of(self, name):
+        """The address of the value of this parameter, a tensor."""
+        return self._values[name]
 
 
 def _is_profiled():

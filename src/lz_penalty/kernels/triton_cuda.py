@@ -103,19 +103,25 @@ def prepare(given, packed, vocab_size):
         run((logits, *logits_sizes, *history, *settings))
         return logits
 
-    return step if not logits.is_cuda else _on_its_device(step, logits.device.index)
+    return step if not logits.is_cuda else _Prepared(step, run, logits.device.index)
 
 
-def _on_its_device(step, index):
-    """Triton launches on the current device, whichever the arrays are on."""
+class _Prepared:
+    """A step on its device: Triton launches on the current one, whichever the arrays are on."""
 
-    def run(*given):
-        if torch.cuda.current_device() == index:
-            return step(*given)
-        with torch.cuda.device(index):
-            return step(*given)
+    def __init__(self, step, launch, index):
+        self._step, self._launch, self._index = step, launch, index
 
-    return run
+    def __call__(self, *given):
+        if torch.cuda.current_device() == self._index:
+            return self._step(*given)
+        with torch.cuda.device(self._index):
+            return self._step(*given)
+
+    @property
+    def direct(self):
+        """The `DirectLaunch` that is all of a step; `None` for long windows, and before the third one."""
+        return self._launch.direct
 
 
 class _Launch:
@@ -128,11 +134,11 @@ class _Launch:
     def __init__(self, kernel, grid, constants, warps, kinds):
         self._kernel, self._grid, self._constants, self._warps = kernel, grid, constants, warps
         self._key = (kernel.__name__, warps, kinds, *constants.values())
-        self._direct = None
+        self.direct = None
         self._calls = 0
 
     def __call__(self, arguments):
-        if self._direct is not None and self._direct(arguments):
+        if self.direct is not None and self.direct(arguments):
             return
         compiled = _COMPILED.get(self._key)
         if compiled is None:  # always, under the interpreter
@@ -143,11 +149,13 @@ class _Launch:
         compiled[self._grid](*given, *self._constants.values())
         self._calls += 1
         if self._calls == 2:  # an engine that prepares; a single call would not pay for it
-            self._direct = direct_launch(compiled, self._grid, arguments)
+            self.direct = direct_launch(compiled, self._grid, arguments)
 
 
 class _Chunks:
     """The same for windows that one program cannot hold: two launches per group of rows."""
+
+    direct = None  # one launch is not all
 
     def __init__(self, logits, constants, chunks, kinds):
         rows = logits.shape[0]

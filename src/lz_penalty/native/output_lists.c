@@ -1,4 +1,5 @@
-/* Reads the newest token of every output list of a batch; for engines that hand out lists which grow.
+/* Reads the newest token of every output list of a batch, for engines that hand out lists which grow, and launches the
+ * kernel that penalises: all that a quiet step does, in one call.
  *
  * Called with the interpreter's lock (ctypes.PyDLL). What it uses of CPython is part of the stable ABI, so no headers are
  * needed to compile it. */
@@ -13,22 +14,56 @@ long PyLong_AsLong(PyObject *);
 
 enum { SLOT, LENGTH, NEWEST, FIELDS }; /* of columns [FIELDS, width] */
 
+struct lz_batch {
+    PyObject *const *lists; /* [count] */
+    const int32_t *rows;    /* [count], the row of each list */
+    int32_t *seen;          /* by row: items that were taken before */
+    size_t count, width;
+    int32_t capacity; /* of a history */
+};
+
 /* If every list has one item more than seen and every history has room for it: write the columns that follow, with that
  * item and the length one larger, and return 1. Otherwise return 0, or -1 if an item is negative or no integer; then
- * nothing has changed but `after`.
- *
- * lists, rows [count]; seen by row. */
-int lz_take_newest(PyObject *const *lists, const int32_t *rows, size_t count, int32_t *seen, int32_t capacity,
-                   size_t width, const int32_t *before, int32_t *after) {
+ * nothing has changed but `after`. */
+int lz_take_newest(const struct lz_batch *batch, const int32_t *before, int32_t *after) {
+    const int32_t *rows = batch->rows;
+    size_t count = batch->count, width = batch->width;
     for (size_t i = 0; i < count; i++)
-        if (PyList_Size(lists[i]) != (ptrdiff_t)seen[rows[i]] + 1 || before[LENGTH * width + rows[i]] >= capacity) return 0;
+        if (PyList_Size(batch->lists[i]) != (ptrdiff_t)batch->seen[rows[i]] + 1 ||
+            before[LENGTH * width + rows[i]] >= batch->capacity)
+            return 0;
     memcpy(after, before, FIELDS * width * sizeof *after);
     for (size_t i = 0; i < count; i++) {
-        long token = PyLong_AsLong(PyList_GetItem(lists[i], seen[rows[i]]));
+        long token = PyLong_AsLong(PyList_GetItem(batch->lists[i], batch->seen[rows[i]]));
         if (token < 0 || token > INT32_MAX) return -1;
         after[NEWEST * width + rows[i]] = (int32_t)token;
         after[LENGTH * width + rows[i]]++;
     }
-    for (size_t i = 0; i < count; i++) seen[rows[i]]++;
+    for (size_t i = 0; i < count; i++) batch->seen[rows[i]]++;
     return 1;
+}
+
+typedef int cu_launch_kernel(void *function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared,
+                             void *stream, void **parameters, void **extra);
+
+struct lz_launch {
+    cu_launch_kernel *launch;
+    void *function;
+    void **parameters;         /* where the values are */
+    uint64_t *logits;          /* the value that is the address of the logits */
+    uint64_t *columns[FIELDS]; /* those that are addresses of the columns' fields */
+    unsigned grid[3], threads, shared;
+};
+
+/* The same, and the kernel is launched with the columns that follow: then it returns 2. */
+int lz_take_and_launch(const struct lz_batch *batch, const int32_t *before, int32_t *after, const struct lz_launch *how,
+                       uint64_t logits, void *stream) {
+    int taken = lz_take_newest(batch, before, after);
+    if (taken != 1) return taken;
+    *how->logits = logits;
+    for (int field = 0; field < FIELDS; field++) *how->columns[field] = (uint64_t)(uintptr_t)(after + field * batch->width);
+    const unsigned *grid = how->grid;
+    int failed = how->launch(how->function, grid[0], grid[1], grid[2], how->threads, 1, 1, how->shared, stream,
+                             how->parameters, NULL);
+    return failed ? 1 : 2;
 }

@@ -20,7 +20,7 @@ import torch
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 
 from lz_penalty import packing as col
-from lz_penalty.engines.output_lists import LENGTH, NEWEST, SLOT, newest_reader
+from lz_penalty.engines.output_lists import LENGTH, NEWEST, SLOT, NewestReader, newest_reader
 from lz_penalty.engines.request_settings import RequestSettings, Settings, padded, store
 from lz_penalty.engines.vllm.following import Followed, Following, force_
 from lz_penalty.engines.vllm.shadowing import Shadow
@@ -29,6 +29,8 @@ from lz_penalty.errors import LZPenaltyError
 from lz_penalty.ops import prepare_lz_penalty
 
 __all__ = ["BatchState"]
+
+_LAUNCHED = 2
 
 
 class Request(NamedTuple):
@@ -82,7 +84,8 @@ class BatchState:
         self._followed: list[tuple[int, Request, Followed]] = []  # rows with a policy
         # Made anew when the batch has changed.
         self._penalise: Callable[..., Any] | None = None
-        self._take_newest: Callable[[int, int], int] | None = None
+        self._reader: NewestReader | None = None
+        self._stream: Callable[[], int] | None = None  # the current one, where a quiet step is one call of C
         self._fields: list[list[torch.Tensor]] = []
 
     # ------------------------------------------------------------ the batch changes
@@ -101,8 +104,8 @@ class BatchState:
         self._rows = np.array([row for row, one in enumerate(self._requests) if one is not None], dtype=np.int32)
         self._outputs = [one.output for one in self._requests if one is not None]
         self._fields = self._staging.fields(self._batch_size)
-        self._take_newest = newest_reader(self._outputs, self._rows, self._seen, self._capacity, self._staging.places)
-        self._penalise = None
+        self._reader = newest_reader(self._outputs, self._rows, self._seen, self._capacity, self._staging.places)
+        self._penalise = self._stream = None
         self._followed = [
             (row, one, one.followed) for row, one in enumerate(self._requests) if one is not None and one.followed
         ]
@@ -152,12 +155,15 @@ class BatchState:
         """Penalise the logits of the batch in place."""
         if not self._outputs:
             return logits
-        if logits.shape[0] != self._batch_size:
+        if logits.size(0) != self._batch_size:
             raise LZPenaltyError(
-                f"vLLM's V1 runner gave {logits.shape[0]} rows of logits for {self._batch_size} requests: the LZ penalty "
+                f"vLLM's V1 runner gave {logits.size(0)} rows of logits for {self._batch_size} requests: the LZ penalty "
                 "cannot tell which row is whose. Speculative decoding needs the V2 runner."
             )
-        if not self._quiet_step():
+        taken = self._quiet_step(logits)
+        if taken == _LAUNCHED:
+            return logits
+        if not taken:
             self._other_step()
         if self._followed:
             self._follow()
@@ -172,16 +178,33 @@ class BatchState:
             self._force(logits)
         return logits
 
-    def _quiet_step(self) -> bool:
-        """Take the new tokens if every output has gained one and the batch is as it was; so it is in nearly all steps."""
-        if self._penalise is None or self._take_newest is None:
-            return False
-        taken = self._take_newest(self._staging.turn, self._staging.following)
+    def _quiet_step(self, logits: torch.Tensor) -> int:
+        """Take the new tokens if every output has gained one and the batch is as it was; so it is in nearly all steps.
+
+        Returns:
+            0 in other steps, 1 if they were taken, `_LAUNCHED` if the logits are being penalised too.
+        """
+        if self._penalise is None or self._reader is None:
+            return 0
+        before, after = self._staging.turn, self._staging.following
+        if self._stream is not None:
+            taken = self._reader.take_and_launch(before, after, logits.data_ptr(), self._stream())
+        else:
+            taken = self._reader.take(before, after)
+            if not self._followed:  # policies must see the tokens first
+                self._fuse(self._reader)
         if taken < 0:
             raise placeholder()
         if taken:
             self._columns = self._staging.advance_quietly()
-        return taken > 0
+        return taken
+
+    def _fuse(self, reader: NewestReader) -> None:
+        """Let C do all of the steps to come, once the op can be launched from there."""
+        direct = getattr(self._penalise, "direct", None)
+        if direct is not None:
+            reader.launch_with(direct)
+            self._stream = direct.stream
 
     def _other_step(self) -> None:
         """Take what the outputs have gained: one token per request, or none while it is prefilled."""

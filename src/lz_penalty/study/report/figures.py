@@ -228,6 +228,9 @@ def _largest(values: list[list[float]]) -> float:
 # ---------------------------------------------------------------- loops against harm
 
 
+_NEAR = 0.018  # of a panel's width or height
+
+
 class _Point(NamedTuple):
     penalty: str
     harm: float
@@ -282,19 +285,33 @@ def _scatter(axis: Any, points: Sequence[_Point]) -> None:
 
 
 def _label(axis: Any, points: Sequence[_Point]) -> None:
-    """Strengths beside the points; where several fall together, each kind on its own line."""
-    together: dict[tuple[float, float], list[_Point]] = {}
-    for point in points:
-        if not math.isnan(strength(point.penalty)):
-            together.setdefault((round(point.harm, 3), round(point.repeats, 1)), []).append(point)
-    for group in together.values():
+    """Strengths beside the points, slanted, since many lie on one line; where kinds fall together, with their names."""
+    for group in _clusters([point for point in points if not math.isnan(strength(point.penalty))], points):
         kinds: dict[str, list[str]] = {}
         for point in group:
             kinds.setdefault(family(point.penalty), []).append(f"{strength(point.penalty):g}")
-        alone = len(kinds) == 1
-        lines = [("" if alone else TITLES.get(kind, kind) + " ") + ", ".join(values) for kind, values in kinds.items()]
-        place, offset = (group[0].harm, group[0].repeats), (6, 4 if alone else 16)
-        axis.annotate("\n".join(lines), place, offset, textcoords="offset points", fontsize=7, color="#444444")
+        named = len(kinds) > 1
+        texts = [(TITLES.get(kind, kind) + " " if named else "") + ", ".join(values) for kind, values in kinds.items()]
+        stacked = len(kinds) > 2
+        axis.annotate(
+            ("\n" if stacked else ", ").join(texts), (group[0].harm, group[0].repeats), (6, 16) if stacked else (3, 5),
+            textcoords="offset points", fontsize=7, color="#444444", rotation=0 if stacked else 40,
+            rotation_mode="anchor",
+        )  # fmt: skip
+
+
+def _clusters(labelled: Sequence[_Point], points: Sequence[_Point]) -> list[list[_Point]]:
+    """Points whose labels would cover each other: all that are near the first of a group."""
+    near = [_NEAR * (max(values) - min(values)) for values in zip(*(point[1:] for point in points))]
+    groups: list[list[_Point]] = []
+    for point in sorted(labelled, key=lambda point: point[1:]):
+        at = next(
+            (group for group in groups if all(abs(a - b) <= d for a, b, d in zip(point[1:], group[0][1:], near))), None
+        )
+        if at is None:
+            groups.append(at := [])
+        at.append(point)
+    return groups
 
 
 def _dominates(one: _Point, other: _Point) -> bool:
