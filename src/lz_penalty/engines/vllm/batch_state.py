@@ -191,7 +191,8 @@ class BatchState:
             taken = self._reader.take_and_launch(before, after, logits.data_ptr(), self._stream())
         else:
             taken = self._reader.take(before, after)
-            self._fuse(self._reader)
+            if not self._followed:  # policies must see the tokens first
+                self._fuse(self._reader)
         if taken < 0:
             raise placeholder()
         if taken:
