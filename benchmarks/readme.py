@@ -151,8 +151,9 @@ def policy(data: dict[str, Any]) -> list[str]:
         f"Reading a token takes {read['again']:.2f} us; {read['first']:.2f} us over a first reading of {data['tokens']:,} "
         f"tokens, {read['first'] / alone:.1%} of the penalty's own step of one row (vocabulary 151,936, window 512, numba); a "
         f"token that nothing is known about in its state {read['slow']:.1f} us. A tracker takes {push['sections']:.1f} us a "
-        f"token, {push['ladder']:.1f} us with the ladder (10 and 20 copies), {push['shadow']:.1f} us in shadow mode; the rest "
-        f"is reaching the newest ids. At most {data['limit']:g} us a row are wanted. {machine(data)}, a busy machine. "
+        f"token, {push['ladder']:.1f} us with the ladder (10 and 20 copies), {push['shadow']:.1f} us in shadow mode, "
+        f"{push['loop']:.1f} us there in an endless loop; the rest is reaching the newest ids. At most {data['limit']:g} us a "
+        f"row are wanted. {machine(data)}, a busy machine. "
         "`python benchmarks/policy.py`."
     )
     return [*lines, "", *textwrap.wrap(about, 118, break_on_hyphens=False)]

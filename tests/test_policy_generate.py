@@ -93,6 +93,15 @@ def test_beams_and_drafts_climb_the_ladder_too(model, worst, how):
         model.generate(ids, lz_shadow=True, **OPTIONS, **how)
 
 
+def test_an_assistant_is_handed_the_policy(model, worst):
+    ids = worst[0][1:2]
+    fields = {"lz_policy": "default", "lz_penalty": 0.5, "tokenizer": model.lz_tokenizer}
+    short = OPTIONS | {"max_new_tokens": 60}
+    want = model.generate(ids, **short, **fields)
+    assert not torch.equal(want, model.generate(ids, **short))
+    assert torch.equal(model.generate(ids, assistant_model=model, **short, **fields), want)
+
+
 def test_a_stop_alone_needs_no_tokenizer(model, worst):
     ids, mask = worst
     short = OPTIONS | {"max_new_tokens": 60}

@@ -101,3 +101,5 @@ def test_sections_that_differ_in_what_they_count():
     with pytest.raises(LZPenaltyError, match="the sections' presets differ in lz_include_prompt"):
         ServerSettings().settings_of({"lz_preset": "paper", "lz_code": "sglang"})
     assert ServerSettings().settings_of({"lz_preset": "paper", "lz_code": "sglang", "lz_include_prompt": 1})
+    with pytest.raises(LZPenaltyError, match="LZ_PENALTY_SERVER: the sections' presets differ"):
+        ServerSettings.from_json('{"default": {"lz_policy": "default", "lz_code": "sglang"}}')

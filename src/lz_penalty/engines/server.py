@@ -50,8 +50,7 @@ class ServerSettings:
         integer(1, MAX_WINDOW)("max_loop_window", self.max_loop_window)
         boolean("penalise_special_tokens", self.penalise_special_tokens)
         boolean("count_loops", self.count_loops)
-        for config in _configs(self.default):
-            self._check_caps(config)
+        self._check(self.default)
 
     @classmethod
     def from_json(cls, text: str) -> ServerSettings:
@@ -114,17 +113,20 @@ class ServerSettings:
         """What a request asks for, checked against the caps where it is not the default."""
         asked = read(request, self.default)
         if asked is not self.default:
-            configs = _configs(asked)
-            for config in configs:
-                self._check_caps(config, request)
-            if len({config.include_prompt for config in configs}) > 1:
-                raise LZPenaltyError(
-                    "the sections' presets differ in lz_include_prompt, and a server keeps one history of a request: add "
-                    "lz_include_prompt, which applies to all of them."
-                )
+            self._check(asked, request)
         return asked
 
-    def _check_caps(self, config: LZPenaltyConfig, request: Mapping[str, Any] = MappingProxyType({})) -> None:
+    def _check(self, asked: Asked, request: Mapping[str, Any] = MappingProxyType({})) -> None:
+        configs = _configs(asked)
+        for config in configs:
+            self._check_caps(config, request)
+        if len({config.include_prompt for config in configs}) > 1:
+            raise LZPenaltyError(
+                "the sections' presets differ in lz_include_prompt, and a server keeps one history of a request: add "
+                "lz_include_prompt, which applies to all of them."
+            )
+
+    def _check_caps(self, config: LZPenaltyConfig, request: Mapping[str, Any]) -> None:
         """Sizes that were asked for or have an effect must be within the caps."""
         for name, cap, matters in (
             ("window_size", self.max_window_size, config.min_match_length is not None),

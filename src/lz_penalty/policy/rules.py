@@ -120,6 +120,11 @@ class RequestPolicy:
                 raise bad_value(name, getattr(self, name), f"a {kind.__name__}, such as {kind.__name__}()")
         boolean("shadow", self.shadow)
 
+    @property
+    def looks_for_runs(self) -> bool:
+        """Whether runs matter: for the ladder, or for the counters of shadow mode."""
+        return bool(self.ladder) or self.shadow
+
 
 Asked = LZPenaltyConfig | RequestPolicy | None
 

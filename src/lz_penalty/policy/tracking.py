@@ -81,7 +81,7 @@ class Tracker:
         self._end = ladder.end_thinking_copies or NEVER
         self._stop = ladder.stop_copies or NEVER
         self._detector: RepetitionDetector | None = None
-        if ladder or asked.shadow:
+        if asked.looks_for_runs:
             self._detector = RepetitionDetector(
                 min_copies=min(LOOP_COPIES, self._end, self._stop),
                 min_length=RUNG_LENGTH if ladder else LOOP_LENGTH,

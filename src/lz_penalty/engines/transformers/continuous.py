@@ -47,10 +47,8 @@ class ContinuousLZPenalty(continuous.ContinuousBatchingLogitsProcessor):
         self.supported_kwargs = {"lz_config": object}
         self.ignored_kwargs = ()
         self.tokenizer = processor.tokenizer
-        self.exempt = () if hasattr(processor, "asked") else processor.config.exempt_token_ids
+        self.exempt = processor.config.exempt_token_ids
         self.asked: LZPenaltyConfig | RequestPolicy = getattr(processor, "asked", processor.config)
-        if isinstance(self.asked, RequestPolicy):
-            self.exempt = processor.config.exempt_token_ids
         self.rows: list[Row] = []
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
@@ -153,7 +151,7 @@ def penalty_of(manager: ContinuousBatchingManager) -> ContinuousLZPenalty | None
 def settings_of_request(manager: ContinuousBatchingManager, given: dict[str, Any]) -> dict[str, Any]:
     """`lz_config` for a request with these `lz_*` fields, with the exempt tokens of the manager's default."""
     penalty = penalty_of(manager)
-    default: Asked = penalty.asked if penalty and penalty.asked != OFF else None
+    default: Asked = None if penalty is None else penalty.asked
     if isinstance(default, LZPenaltyConfig) and not default.strength:
         default = None
     asked = settings_from_request(given, default) or OFF if given else OF_THIS_REQUEST.get()
@@ -165,7 +163,7 @@ def settings_of_request(manager: ContinuousBatchingManager, given: dict[str, Any
             "in its generation config (0: off unless a request asks for it)."
         )
     if isinstance(asked, LZPenaltyConfig):
-        return {"lz_config": replace(asked, exempt_token_ids=(*asked.exempt_token_ids, *penalty.exempt))}
+        return {"lz_config": replace(asked, exempt_token_ids=tuple({*asked.exempt_token_ids, *penalty.exempt}))}
     if needs_sections(asked) and penalty.tokenizer is None:
         raise LZPenaltyError(
             f"{', '.join(given)}: sections are found by the tokenizer's markers, and this manager knows none. Set "

@@ -71,9 +71,8 @@ class _Call:
 
     def finish(self, output: Any) -> Any:
         """Leave what became of each row on the output."""
-        asked = self.processor and self.processor.asked
-        if self.processor is not None and asked and (asked.ladder or asked.shadow):
-            rows = output if isinstance(output, torch.Tensor) else output.sequences
+        rows = getattr(output, "sequences", output)
+        if self.processor is not None and self.processor.asked.looks_for_runs and isinstance(rows, torch.Tensor):
             output.lz_outcomes = self.processor.outcomes(rows)
             for outcome in output.lz_outcomes:
                 counters.add(outcome.counts)
@@ -98,9 +97,10 @@ def _generate(original: Callable[..., Any]) -> Callable[..., Any]:
 def _get_logits_processor(original: Callable[..., Any]) -> Callable[..., Any]:
     def changed(self, generation_config, input_ids_seq_length=None, *args, **kwargs):
         given: Iterable[Any] = kwargs.get("logits_processor") or ()
-        ours = _processor(self, generation_config, input_ids_seq_length, kwargs.get("model_kwargs") or {})
-        an_assistant_has_it = any(getattr(processor, _OF_SETTINGS, False) for processor in given)
-        if ours is not None and not an_assistant_has_it:
+        ours = None
+        if not any(getattr(processor, _OF_SETTINGS, False) for processor in given):  # an assistant is handed one
+            ours = _processor(self, generation_config, input_ids_seq_length, kwargs.get("model_kwargs") or {})
+        if ours is not None:
             if any(isinstance(processor, LZPenaltyLogitsProcessor) for processor in given):
                 raise LZPenaltyError("lz_* settings and an LZPenaltyLogitsProcessor were given: use one of them.")
             kwargs["logits_processor"] = LogitsProcessorList([*given, ours])
@@ -145,29 +145,28 @@ def _processor(
     if isinstance(asked, LZPenaltyConfig):
         made = LZPenaltyLogitsProcessor(asked, **options)
     else:
-        made = LZPolicyLogitsProcessor(asked, **options | _of_call(asked, generation_config, prompt_length))
+        made = LZPolicyLogitsProcessor(asked, **options | _for_policy(model, asked, generation_config, prompt_length))
     setattr(made, _OF_SETTINGS, True)
     return made
 
 
-def _of_call(asked: RequestPolicy, generation_config: Any, prompt_length: int | None) -> dict[str, Any]:
-    """What a policy must know of the call of `generate` that it is for."""
-    call = _CALL.get()
-    if prompt_length is None:  # continuous batching
-        return {}
-    if call is None:
+def _for_policy(model: Any, asked: RequestPolicy, generation_config: Any, prompt_length: int | None) -> dict[str, Any]:
+    """What a policy must know of the call of `generate` that it is for; without a prompt length it is for batching."""
+    call = None if prompt_length is None else _CALL.get()
+    if call is None and prompt_length is not None:
         raise LZPenaltyError(
             "this model has a generate of its own: a policy takes effect in that of GenerationMixin only."
         )
-    one_by_one = call.plain and generation_config.get_generation_mode() in _ONE_BY_ONE
-    if asked.shadow and not one_by_one:
-        raise LZPenaltyError("lz_shadow counts tokens as they are chosen: use it without beams and drafts.")
-    if call.tokenizer is None and needs_sections(asked):
+    tokenizer = getattr(model, "lz_tokenizer", None) if call is None else call.tokenizer
+    if tokenizer is None and needs_sections(asked):
         raise LZPenaltyError(
             "a policy's sections are found by the tokenizer's markers: pass tokenizer=tokenizer to generate, or set "
             "model.lz_tokenizer."
         )
-    return {"tokenizer": call.tokenizer, "only_appended": one_by_one}
+    one_by_one = call is not None and call.plain and generation_config.get_generation_mode() in _ONE_BY_ONE
+    if asked.shadow and call is not None and not one_by_one:
+        raise LZPenaltyError("lz_shadow counts tokens as they are chosen: use it without beams and drafts.")
+    return {"tokenizer": tokenizer, "only_appended": one_by_one}
 
 
 def _init_continuous_batching(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -207,7 +206,7 @@ def _handler(original: Callable[..., Any]) -> Callable[..., Any]:
     return changed
 
 
-_OF_SETTINGS = "of_lz_settings"  # on processors made from `lz_*` settings; an assistant is handed that of its model
+_OF_SETTINGS = "of_lz_settings"  # on processors made from `lz_*` settings
 _ONE_BY_ONE = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
 _CHANGES: tuple[tuple[type, str, Callable[..., Any]], ...] = (
     (GenerationMixin, "generate", _generate),

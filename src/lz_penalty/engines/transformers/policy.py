@@ -65,7 +65,8 @@ def sections_of(tokenizer: Any, sections: Sections | None = None) -> tuple[Secti
 def with_exempt(policy: Policy, ids: Sequence[int]) -> Policy:
     """The policy with further exempt ids in every section."""
     configs = [
-        config and replace(config, exempt_token_ids=(*config.exempt_token_ids, *ids)) for config in policy.configs
+        config and replace(config, exempt_token_ids=tuple({*config.exempt_token_ids, *ids}))
+        for config in policy.configs
     ]
     return Policy(**dict(zip(SECTIONS, configs, strict=True)))
 
@@ -112,7 +113,7 @@ class LZPolicyLogitsProcessor(LZPenaltyLogitsProcessor):
         penalised = [config for config in asked.policy.configs if config is not None]
         prompt_matters = all(config.include_prompt for config in penalised)
         super().__init__(LZPenaltyConfig(include_prompt=prompt_matters), tokenizer=tokenizer, **options)
-        if (asked.ladder or asked.shadow) and self.prompt_length is None:
+        if asked.looks_for_runs and self.prompt_length is None:
             raise LZPenaltyError("a ladder and shadow mode look at the output alone: pass prompt_length.")
         self.asked = replace(asked, policy=with_exempt(asked.policy, self.config.exempt_token_ids))
         self.stopping = _Stopping(self)
@@ -162,20 +163,26 @@ class LZPolicyLogitsProcessor(LZPenaltyLogitsProcessor):
 
     def outcomes(self, output: Any) -> list[Outcome]:
         """What became of each row of the output of `generate`, the prompt included. Shadow counts are of the last call."""
-        found = []
-        rows = output.tolist() if isinstance(output, torch.Tensor) else output
-        for i, row in enumerate(rows):
-            prompt = self.prompt_length or 0
-            tracker = self._tracker(row[:prompt])
-            for token in row[prompt:]:
-                if token in self._ends:
-                    break
-                tracker.push(token)
-            counted = len(rows) == len(self._steps) and self._differs is not None
-            changed = int(self._differs[i]) if counted and self._differs is not None else 0
-            shadow = {"lz_shadow_steps": self._steps[i] if counted else 0, "lz_shadow_changed": changed}
-            found.append(outcome_of(tracker, **shadow))
-        return found
+        rows = output.tolist() if isinstance(output, torch.Tensor) else [list(row) for row in output]
+        padding = self._behind_padding(output) if isinstance(output, torch.Tensor) else None
+        starts = [0] * len(rows) if padding is None else padding.tolist()
+        counted = len(rows) == len(self._steps) and self._differs is not None
+        changed = self._differs.tolist() if counted and self._differs is not None else [0] * len(rows)
+        steps = self._steps if counted else [0] * len(rows)
+        return [
+            outcome_of(self._replayed(row, start), lz_shadow_steps=taken, lz_shadow_changed=differed)
+            for row, start, taken, differed in zip(rows, starts, steps, changed, strict=True)
+        ]
+
+    def _replayed(self, row: list[int], start: int) -> Tracker:
+        """A tracker that has read this row to its end."""
+        prompt = self.prompt_length or 0
+        tracker = self._tracker(row[start:prompt])
+        for token in row[prompt:]:
+            if token in self._ends:
+                break
+            tracker.push(token)
+        return tracker
 
     def _tracker(self, prompt: Sequence[int]) -> Tracker:
         return Tracker(self.asked, self._sections, self._closers, prompt)
@@ -231,9 +238,11 @@ class _Stopping(StoppingCriteria):
         processor = self._processor
         processor.read(input_ids, processor._behind_padding(input_ids))
         ended = [tracker.stopped is not None for tracker in processor.rows.trackers]
+        if not any(ended):
+            return torch.zeros(len(ended), dtype=torch.bool, device=input_ids.device)
         if ended[0]:
             self.noted()
-        return torch.tensor(ended, dtype=torch.bool).to(input_ids.device)
+        return torch.tensor(ended).to(input_ids.device)
 
 
 def _ends(tokenizer: Any, config: Any, pad: int | None) -> frozenset[int]:

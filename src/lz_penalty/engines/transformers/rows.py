@@ -55,9 +55,10 @@ class Rows:
             return self._push(ids.numpy()[:, -1].tolist() if ids.is_cpu else ids[:, -1].tolist())
         array = ids.numpy() if ids.is_cpu else ids.cpu().numpy()
         known, self._length = self._ids, length
-        self._ids = given = _bytes(array)
-        if rows == len(self.trackers) and 0 <= grown <= 1 and all(map(bytes.startswith, given, known)):
-            return self._push(array[:, -1].tolist()) if grown else False
+        if not self._only_appended:
+            self._ids = _bytes(array)
+            if rows == len(self.trackers) and 0 <= grown <= 1 and all(map(bytes.startswith, self._ids, known)):
+                return self._push(array[:, -1].tolist()) if grown else False
         self._move_to(array, [0] * rows if starts is None else starts.tolist(), known)
         return True
 
