@@ -103,3 +103,9 @@ def test_sections_that_differ_in_what_they_count():
     assert ServerSettings().settings_of({"lz_preset": "paper", "lz_code": "sglang", "lz_include_prompt": 1})
     with pytest.raises(LZPenaltyError, match="LZ_PENALTY_SERVER: the sections' presets differ"):
         ServerSettings.from_json('{"default": {"lz_policy": "default", "lz_code": "sglang"}}')
+
+
+def test_what_only_vllm_knows_is_refused_elsewhere():
+    assert ServerSettings().without_stop_token() == ServerSettings()
+    with pytest.raises(LZPenaltyError, match="stop_token_id = 7: only vLLM knows it"):
+        ServerSettings(stop_token_id=7).without_stop_token()

@@ -61,7 +61,7 @@ def create_app(server: StockSettings, model: ModelSettings) -> Any:
             f"llama-cpp-python {llama_cpp.__version__} has another server than 0.3.36, where the penalty finds no place: "
             "use the version that is known to work."
         )
-    operator = server_settings().without_policies()
+    operator = server_settings().without_stop_token().without_policies()
     app = stock.create_app(server_settings=server, model_settings=[model])
     app.add_middleware(_ReadsFields, operator=operator)
     prepare = getattr(stock.prepare_request_resources, "__wrapped__", stock.prepare_request_resources)

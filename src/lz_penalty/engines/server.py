@@ -104,6 +104,12 @@ class ServerSettings:
         """
         return self.without_policies()._within(request or {}, LZPenaltyConfig.from_request)
 
+    def without_stop_token(self) -> ServerSettings:
+        """These settings, for engines other than vLLM; call it at the start: an error if they hold what only vLLM knows."""
+        if self.stop_token_id is not None:
+            raise LZPenaltyError(f"{VARIABLE}: stop_token_id = {self.stop_token_id}: only vLLM knows it. Leave it out.")
+        return self
+
     def without_policies(self) -> ServerSettings:
         """These settings, for an engine that knows no policies; call it at the start: an error if the default is one."""
         if isinstance(self.default, RequestPolicy):

@@ -41,7 +41,7 @@ _process = SimpleNamespace(registered=False, tokenizer=None, asked=False)  # `as
 def register() -> None:
     """Called by SGLang: check the server's settings and register the hooks."""
     try:
-        server_settings()
+        server_settings().without_stop_token()
         _check_target(_AFTER_TOKEN, ("self", "new_accepted_len"))
         for target, (hook, kind, parameters) in _HOOKS.items():
             _check_target(target, parameters)
