@@ -92,7 +92,12 @@ def test_an_interrupted_sweep_goes_on(tmp_path, how):
             grid=GRID | {"penalties": ["none", "frequency:0.1", "frequency:0.2"]},
         )
         out = tmp_path / "out"
-        process = subprocess.Popen(command("eval", sweep, "--out", out), stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command("eval", sweep, "--out", out),
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs ignore it, and hand that on
+        )
         deadline = time.monotonic() + 200
         while len(asked(server)) < 8 and time.monotonic() < deadline:
             time.sleep(0.05)
