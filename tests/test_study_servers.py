@@ -96,7 +96,9 @@ def test_an_interrupted_sweep_goes_on(tmp_path, how):
             command("eval", sweep, "--out", out),
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs ignore it, and hand that on
+            preexec_fn=lambda: signal.signal(
+                signal.SIGINT, signal.SIG_DFL
+            ),  # background jobs ignore it, and hand that on
         )
         deadline = time.monotonic() + 200
         while len(asked(server)) < 8 and time.monotonic() < deadline:
