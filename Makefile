@@ -34,7 +34,9 @@ report: $(STAMP)  ## figures, tables and pages of the committed small study, fro
 	$(BIN)/lz-penalty report studies/small --from-tables
 
 docs: $(STAMP)    ## the documentation site, into site/
-	$(BIN)/typer lz_penalty.cli utils docs --name lz-penalty | $(CLI_PAGE) > docs/cli.md
+	mkdir -p build
+	$(BIN)/typer lz_penalty.cli utils docs --name lz-penalty --output build/cli.md
+	$(CLI_PAGE) build/cli.md > docs/cli.md
 	$(BIN)/zensical build --strict --clean
 
 dist: $(STAMP)    ## wheel and sdist, checked, and the wheel tried in an empty environment
@@ -49,7 +51,7 @@ test: $(STAMP)    ## all tests, on every backend that runs here
 # Playwright drives a Chromium of the system's; it brings none along.
 test-page: $(STAMP)  ## the explorer page in a real browser
 	@command -v chromium || command -v chromium-browser || command -v google-chrome \
-		|| { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && apt-get install -y chromium; } \
+		|| { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && apt-get update && apt-get install -y chromium; } \
 		|| { echo "make test-page needs Chromium or Chrome on the PATH, for example: apt-get install chromium" >&2; exit 1; }
 	$(BIN)/python -m pytest tests_page
 
