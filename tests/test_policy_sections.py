@@ -16,7 +16,6 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 from labelled.sections import outputs
 from lz_penalty import LZPenaltyError
 from lz_penalty.policy import KNOWN, SECTIONS, Pair, Sections, vocabulary_of
-from lz_penalty.policy import sections as module
 
 BYTES = [bytes([i]) for i in range(256)]
 OUTPUTS = outputs()
@@ -129,21 +128,6 @@ def test_going_on_from_a_state_twice(by_bytes):
         want = by_bytes.read(text[len(text) // 2 :], middle)
         by_bytes.read(rng.randbytes(50), middle)
         assert by_bytes.read(text[len(text) // 2 :], middle) is want
-
-
-def test_memory_is_bounded(monkeypatch):
-    """What is remembered is dropped from time to time, and nothing changes."""
-    plenty, little = Sections(BYTES, KNOWN), Sections(BYTES, KNOWN)
-    rng = random.Random(1)
-    texts = [output.text.encode() for output in OUTPUTS] + [
-        b"".join(rng.choices([b"{", b"[", b"`", b" ", b"\n"], k=400))
-    ]
-    want = [found(plenty, text) for text in texts]
-    monkeypatch.setattr(module, "MAX_STATES", 5)
-    monkeypatch.setattr(module, "MAX_FOLLOWERS", 2)
-    assert [found(little, text) for text in texts] == want
-    assert len(little._states) <= 6
-    assert all(len(state._followers) <= 2 for state in little._states.values())
 
 
 def test_ids_beyond_the_vocabulary_write_nothing(by_bytes):

@@ -5,12 +5,13 @@
         place = place.after(byte)
 
 `section` is that of the byte to come: a section begins behind the byte that opens it and ends behind the one that
-closes it. Every value is bounded, so that there are finitely many places; markers are looked for in `sections`.
+closes it. Every value is bounded, so that there are finitely many places, and a byte that changes nothing gives the place
+itself; markers are looked for in `sections`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 __all__ = ["ANSWER", "CODE", "SECTIONS", "TABLE", "THINKING", "TOOL_CALL", "Code", "Json", "Marked", "Pair", "Prose"]
 
@@ -20,7 +21,7 @@ SECTIONS = THINKING, ANSWER, CODE, TOOL_CALL, TABLE = "thinking", "answer", "cod
 # blanks behind it; in the info string behind it; anywhere else.
 START, RUN, TAIL, INFO, MIDDLE = range(5)
 
-NEWLINE, BACKTICK, PIPE, QUOTE, BACKSLASH = b'\n`|"\\'
+TAB, NEWLINE, BACKTICK, PIPE, QUOTE, BACKSLASH = b'\t\n`|"\\'
 BLANKS = frozenset(b" \t\r")
 INDENTS = frozenset(b" \t\r>")  # a fence or table may stand in a quotation
 FENCES = frozenset(b"`~")
@@ -30,7 +31,8 @@ JSON_BLANKS, JSON_NUMBERS = frozenset(b" \t\r\n"), frozenset(b"-0123456789")
 JSON_REST = JSON_BLANKS | JSON_NUMBERS | frozenset(b",:+.eEtrufalsn")  # true, false, null
 TRIGGERS = b'\n`~|{[>"\\'  # without one of these, a token with a word in it only moves on in its line
 
-LEAST_RUN, MOST_RUN, MOST_INDENT, MOST_FENCES, MOST_DEPTH = 3, 64, 64, 8, 256
+LEAST_RUN, MOST_FENCES, MOST_DEPTH = 3, 8, 256
+MOST_RUN, MOST_INDENT = 16, 16  # more count as so many: each is a place of its own, and a step to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,10 @@ class Fence:
     char: int
     run: int
     indent: int
+
+
+def _indented(indent: int, byte: int) -> int:
+    return min(indent + (4 if byte == TAB else 1), MOST_INDENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +85,23 @@ class Prose:
         if self.line == MIDDLE:
             if byte == NEWLINE:
                 return Prose(table=self.table)
-            return replace(self, inline=not self.inline) if byte == BACKTICK else self
+            return Prose(MIDDLE, inline=not self.inline, table=self.table) if byte == BACKTICK else self
         if self.line == START:
             return self._begun(byte)
         if self.line == RUN and byte == self.char:
-            return replace(self, run=min(self.run + 1, MOST_RUN))
+            return self if self.run == MOST_RUN else Prose(RUN, self.indent, self.run + 1, byte)
         if self.run < LEAST_RUN:
             return Prose(MIDDLE, inline=self.char == BACKTICK and self.run % 2 == 1).after(byte)
         if byte == NEWLINE:
             return Code((Fence(self.char, self.run, self.indent),))
         if byte == BACKTICK == self.char:  # inline code that began the line
             return Prose(MIDDLE, inline=self.run % 2 == 0)
-        return replace(self, line=INFO)
+        return self if self.line == INFO else Prose(INFO, self.indent, self.run, self.char)
 
     def _begun(self, byte: int) -> Place:
         if byte in INDENTS:
-            return replace(self, indent=min(self.indent + (4 if byte == 9 else 1), MOST_INDENT))
+            indent = _indented(self.indent, byte)
+            return self if indent == self.indent else Prose(START, indent, table=self.table)
         if byte in FENCES:
             return Prose(RUN, self.indent, 1, byte)
         if byte in JSON_OPENS:
@@ -122,13 +129,14 @@ class Code:
             return self
         fence = self.fences[-1]
         if self.line == START and byte in INDENTS:
-            return replace(self, indent=min(self.indent + (4 if byte == 9 else 1), MOST_INDENT))
+            indent = _indented(self.indent, byte)
+            return self if indent == self.indent else Code(self.fences, START, indent)
         if self.line in (START, RUN) and byte == fence.char:
-            return replace(self, line=RUN, run=min(self.run + 1, MOST_RUN))
+            return self if self.run == MOST_RUN else Code(self.fences, RUN, self.indent, self.run + 1)
         if self.line in (RUN, TAIL) and byte in BLANKS:
-            return replace(self, line=TAIL)
+            return self if self.line == TAIL else Code(self.fences, TAIL, self.indent, self.run)
         if self.line in (RUN, TAIL) and self.run >= fence.run and byte in WORDS:
-            return replace(self, line=INFO)
+            return Code(self.fences, INFO, self.indent, self.run)
         if self.line == INFO and not byte == BACKTICK == fence.char:
             return self
         return Code(self.fences, MIDDLE)

@@ -31,8 +31,7 @@ from lz_penalty.policy.vocabulary import turn_ids, vocabulary_of
 
 __all__ = ["Sections", "State"]
 
-MAX_STATES = 4_096  # remembered; each with at most so many followers
-MAX_FOLLOWERS = 4_096
+MAX_KNOWN = 2**18  # states and followers that are remembered, together: some 60 MB where a text is made for it
 MAX_PAIRS = 64
 MAX_MARKER = 128  # bytes
 FILLER = 0  # a byte that neither the places nor a marker knows
@@ -87,14 +86,14 @@ class Sections:
         self.pairs = _checked(tuple(pairs))
         self._step, self._found = _search(self.pairs)
         self._bytes = vocabulary
-        self._turns = frozenset(map(int, turns))
+        self._turns = frozenset(turn for turn in map(int, turns) if turn < len(vocabulary))
         firsts = bytes({*TRIGGERS, *self._step[0]})
         plain = re.compile(rb"[^%b]*[^%b%b][^%b]*" % ((_class(firsts),) * 2 + (_class(bytes(INDENTS)), _class(firsts))))
         self._plain = bytearray(plain.fullmatch(text) is not None for text in vocabulary)
         for token in self._turns:
-            if token < len(self._plain):
-                self._plain[token] = 0
-        self._states: dict[tuple[Place, int], State] = {}
+            self._plain[token] = 0
+        self._states: dict[tuple[Place, int], State] = {}  # every state that has followers, and more
+        self._followers = 0  # of all of them
         self.start = self._state(Prose(), 0)
 
     @classmethod
@@ -118,7 +117,11 @@ class Sections:
         return state._followers.get(token) or self._follow(state, token)
 
     def read(self, tokens: Iterable[int], state: State | None = None) -> State:
-        """The state behind these tokens, from the start or from a state."""
+        """The state behind these tokens, from the start or from a state. Nothing before the last turn is looked at."""
+        tokens = tokens if isinstance(tokens, Sequence) else list(tokens)
+        turn = next((i for i in reversed(range(len(tokens))) if tokens[i] in self._turns), None)
+        if turn is not None:
+            tokens, state = tokens[turn + 1 :], None
         state = state or self.start
         for token in tokens:
             state = self.advance(state, token)
@@ -127,16 +130,38 @@ class Sections:
     # ------------------------------------------------------------ the slow path
 
     def _follow(self, state: State, token: int) -> State:
+        if len(self._states) + self._followers >= MAX_KNOWN:
+            self._forget()
         place, node = state.place, state.node
+        state = self._states.setdefault((place, node), state)  # it may have been forgotten, and found again since
         if token in self._turns:
             place, node = Prose(), 0
         else:
-            for byte in self._bytes[token]:
-                place, node = self._after(place, node, byte)
-        if len(state._followers) >= MAX_FOLLOWERS:
-            state._followers.clear()
+            place, node = self._behind(place, node, self._bytes[token])
         found = state._followers[token] = self._state(place, node)
+        self._followers += 1
         return found
+
+    def _forget(self) -> None:
+        """Begin anew. States that somebody holds are as good as before; other threads may be reading."""
+        known = list(self._states.values())
+        self._states.clear()
+        self._followers = 0
+        for state in known:
+            state._followers.clear()
+        for kept in (self.start, self.start._plain):
+            if kept is not None:
+                self._states[kept.place, kept.node] = kept
+
+    def _behind(self, place: Place, node: int, text: bytes) -> tuple[Place, int]:
+        """Behind these bytes. Of equal ones in a row, those behind the first that changes nothing change nothing."""
+        still = -1
+        for byte in text:
+            if byte != still:
+                before = place, node
+                place, node = self._after(place, node, byte)
+                still = byte if place is before[0] and node == before[1] else -1
+        return place, node
 
     def _after(self, place: Place, node: int, byte: int) -> tuple[Place, int]:
         place = place.after(byte)
@@ -156,10 +181,6 @@ class Sections:
     def _state(self, place: Place, node: int) -> State:
         found = self._states.get((place, node))
         if found is None:
-            if len(self._states) >= MAX_STATES:
-                for state in self._states.values():
-                    state._followers.clear()
-                self._states.clear()
             found = self._states[place, node] = State(place, node)
             if _is_uniform(place, node):
                 found._plain = self._state(*self._after(place, node, FILLER))
