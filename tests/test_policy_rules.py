@@ -75,6 +75,7 @@ def asked(policy, end=None, stop=None, shadow=False):
 
 
 NONE, EVERYWHERE = Policy.everywhere(None), Policy.everywhere(GUARDED)
+OFF = {"lz_penalty": 0, "lz_end_thinking_copies": "none", "lz_stop_copies": "none", "lz_shadow": False}
 
 
 @pytest.mark.parametrize(
@@ -91,6 +92,9 @@ NONE, EVERYWHERE = Policy.everywhere(None), Policy.everywhere(GUARDED)
         ({}, asked(Policy(), 10, 20), asked(Policy(), 10, 20)),
         ({"lz_preset": "guarded"}, asked(Policy(), 10, 20), asked(EVERYWHERE, 10, 20)),
         ({"lz_penalty": 0}, asked(Policy(), 10, 20), asked(NONE, 10, 20)),
+        (OFF, asked(Policy(), 10, 20, shadow=True), None),
+        (OFF | {"lz_shadow": 0}, asked(EVERYWHERE, 10, 20, shadow=True), None),
+        (OFF, None, None),
         ({"lz_stop_copies": 30}, asked(Policy(), 10, 20), asked(Policy(), 10, 30.0)),
         ({"lz_stop_copies": "none"}, asked(Policy(), 10, 20), asked(Policy(), 10)),
         ({"lz_stop_copies": "none"}, asked(EVERYWHERE, stop=20), GUARDED),

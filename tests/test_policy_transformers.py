@@ -10,7 +10,7 @@ from transformers import LogitsProcessor
 
 from lz_penalty import LZPenaltyConfig, LZPenaltyError, bundled_model, reference
 from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor, LZPolicyLogitsProcessor, special_token_ids
-from lz_penalty.policy import Policy, RequestPolicy, Sections, vocabulary_of
+from lz_penalty.policy import Ladder, Policy, RequestPolicy, Sections, vocabulary_of
 
 NEW = 90
 POLICY = Policy(
@@ -218,6 +218,17 @@ def test_a_section_that_leaves_the_prompt_out(model, tokenizer, sections, texts)
     want, margins, met = plain_loop(model, tokenizer, prompt, policy)
     assert {"thinking", "answer"} <= set(met)
     assert_same(cut(generate(model, [prompt], processor, max_new_tokens=NEW)[0], len(prompt)), want, margins)
+
+
+def test_a_marker_that_the_model_does_not_know_is_not_forced(tokenizer, sections):
+    """A tokenizer with more tokens than the model has logits."""
+    asked = RequestPolicy(policy=Policy.everywhere(None), ladder=Ladder(end_thinking_copies=4))
+    processor = LZPolicyLogitsProcessor(asked, tokenizer=tokenizer, sections=sections, prompt_length=1)
+    closer = tokenizer.convert_tokens_to_ids("</think>")
+    ids = torch.tensor([[tokenizer.convert_tokens_to_ids("<think>"), *[tokenizer("the").input_ids[0]] * 20]])
+    scores = torch.randn(1, len(tokenizer), generator=torch.Generator().manual_seed(0))
+    assert processor(ids, scores).isfinite().nonzero().tolist() == [[0, closer]]
+    assert torch.equal(processor(ids, scores[:, :closer]), scores[:, :closer])
 
 
 def test_refusals(tokenizer, sections):

@@ -17,7 +17,7 @@ POLICIES = ("default",)
 SECTION_FIELDS = ("lz_policy", *("lz_" + name for name in SECTIONS))
 LADDER_FIELDS = ("lz_end_thinking_copies", "lz_stop_copies")
 POLICY_FIELDS = (*SECTION_FIELDS, *LADDER_FIELDS, "lz_shadow")
-MAX_COPIES = 100.0  # a detector keeps so many copies of the longest unit
+MAX_COPIES = 100.0  # whoever waits longer wants no ladder
 _SHARED = (
     "lz_penalty",
     "lz_window_size",

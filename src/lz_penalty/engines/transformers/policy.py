@@ -72,7 +72,12 @@ def with_exempt(policy: Policy, ids: Sequence[int]) -> Policy:
 
 
 def force(scores: torch.Tensor, row: int, token: int) -> None:
-    """Leave this row its one token, in place; where that one is masked (-inf), nothing is changed."""
+    """Leave this row its one token, in place; where that one is masked (-inf), nothing is changed.
+
+    Nor where there is none: a tokenizer may have tokens that the model does not know.
+    """
+    if token >= scores.shape[1]:
+        return
     only = torch.full_like(scores[row], -torch.inf)
     only[token] = 0.0
     scores[row] = torch.where(torch.isneginf(scores[row, token]), scores[row], only)
