@@ -1,5 +1,8 @@
 """Switching the plug-in off, mistakes of the operator, and servers where the penalty could not be exact."""
 
+import json
+import re
+
 import pytest
 from engines import EngineFailed, as_tasks, generate
 from requests_and_truth import check_all, mixed_requests
@@ -10,8 +13,11 @@ from sglang.srt.server_args import ServerArgs
 from lz_penalty import LZPenaltyError
 from lz_penalty.engines.sglang import plugin
 from lz_penalty.engines.sglang.checks import settings_of
+from lz_penalty.engines.sglang.watched import Watched
+from lz_penalty.policy import Ladder, Policy, RequestPolicy, Sections, settings_from_request
 
 OFF = {"SGLANG_PLUGINS": "another"}
+EVERYTHING = RequestPolicy(policy=Policy(), ladder=Ladder(end_thinking_copies=10, stop_copies=20), shadow=True)
 
 
 def test_switched_off_by_sglangs_own_controls(model, tokenizer):
@@ -60,11 +66,27 @@ def test_where_it_could_not_be_exact(server, problem):
         started = ServerArgs(model_path="dummy", **server)
         started.resolve_once()
         get_context().set_server_args(started)
-        with pytest.raises(LZPenaltyError, match=f"not exact with {problem}"):
+        with pytest.raises(LZPenaltyError, match=f"not exact with {problem}") as refusal:
             settings_of(asks)
         assert settings_of(silent) is None
+    advice = json.loads("{" + re.search(r'default: (".*)\.$', str(refusal.value))[1] + "}")
+    assert settings_from_request(advice, EVERYTHING) is None
     with get_context().override_server_args():
         assert settings_of(asks).strength == 0.2
+
+
+def test_an_unreadable_tokenizer_is_tried_once(monkeypatch):
+    """Requests with a policy are refused, each without reading the tokenizer anew."""
+    tried = []
+    of = Sections.of
+    monkeypatch.setattr(Sections, "of", lambda tokenizer: tried.append(tokenizer) or of(tokenizer))
+    unreadable = object()
+    for _ in range(3):
+        with pytest.raises(LZPenaltyError, match="the tokenizer cannot be read"):
+            Watched(None, EVERYTHING, unreadable)
+    assert tried == [unreadable]
+    with pytest.raises(LZPenaltyError, match="without --skip-tokenizer-init"):
+        Watched(None, EVERYTHING, None)
 
 
 @pytest.mark.parametrize(

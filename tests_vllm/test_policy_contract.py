@@ -12,7 +12,7 @@ from lz_penalty.engines import request_settings as settings_module
 from lz_penalty.engines.request_settings import RequestSettings
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.vllm import batch_state
-from lz_penalty.engines.vllm.following import Followed, Following
+from lz_penalty.engines.vllm.following import Followed, Following, force_
 from lz_penalty.policy import SECTIONS, RequestPolicy, counters
 
 EOS = 0
@@ -164,3 +164,14 @@ def test_an_end_that_vllm_does_not_find(vllm_config):  # noqa: F811
         output.append(followed.forced)
         followed.read(output)
     assert forced == [4, 5, 6, 4, 5, 6, 4, 5, EOS, EOS]
+
+
+@pytest.mark.parametrize("overrides_masks", [False, True])
+@pytest.mark.parametrize("token", [-9, 8, 10**9])
+def test_a_token_that_the_model_does_not_know_is_not_forced(token, overrides_masks):
+    """Tokenizers may have more than the model, and `stop_token_ids` of a request may be anything."""
+    logits = torch.zeros(2, 8)
+    force_(logits, 1, token, overrides_masks=overrides_masks)
+    assert not logits.any()
+    force_(logits, 1, 7, overrides_masks=overrides_masks)
+    assert logits.isfinite().sum(dim=1).tolist() == [8, 1]

@@ -39,7 +39,8 @@ def _check_exact(params: Any) -> None:
         if problem:
             raise LZPenaltyError(
                 f"lz_*: the LZ penalty is not exact with {problem}, so it is refused. {remedy}, or leave the lz_* fields "
-                'out ("lz_penalty": 0 where the server has a default).'
+                'out. Where the server has a default: "lz_penalty": 0, "lz_end_thinking_copies": "none", '
+                '"lz_stop_copies": "none", "lz_shadow": false.'
             )
 
 

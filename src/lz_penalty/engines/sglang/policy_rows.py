@@ -66,8 +66,9 @@ class PolicyRows:
     def _lines(self) -> np.ndarray:
         """The settings table; rows in shadow mode are left alone."""
         table = np.zeros((len(self._all), col.COLUMNS), dtype=np.int32)
+        shadow = set(self._shadow)
         for row, request in enumerate(self._all):
-            if request is not None and request.settings is not None and row not in self._shadow:
+            if request is not None and request.settings is not None and row not in shadow:
                 table[row] = request.line
         return table
 

@@ -45,7 +45,10 @@ class Watched:
     """
 
     def __init__(self, req: Any, asked: RequestPolicy, tokenizer: Any) -> None:
-        self._new_tracker = partial(Tracker, asked, *_reading(tokenizer), req.origin_input_ids)
+        reading = _reading(tokenizer)
+        if isinstance(reading, str):
+            raise LZPenaltyError(reading)
+        self._new_tracker = partial(Tracker, asked, *reading, req.origin_input_ids)
         self._reports = bool(asked.ladder) or asked.shadow
         self._prompt = len(req.origin_input_ids)
         self._req = req
@@ -110,12 +113,12 @@ class Watched:
 
 
 @lru_cache(maxsize=1)
-def _reading(tokenizer: Any) -> tuple[Sections, Any]:
-    """How outputs of this model are read."""
+def _reading(tokenizer: Any) -> tuple[Sections, Any] | str:
+    """How outputs of this model are read, or why they cannot be: either is found out once."""
     if tokenizer is None:
-        raise LZPenaltyError("policies need the tokenizer: start the server without --skip-tokenizer-init.")
+        return "policies need the tokenizer: start the server without --skip-tokenizer-init."
     try:
         sections = Sections.of(tokenizer)
         return sections, closers_of(sections, tokenizer)
     except Exception as error:  # classes of tokenizers are many, and the server must live on
-        raise LZPenaltyError(f"policies: the tokenizer cannot be read ({type(error).__name__}: {error}).") from error
+        return f"policies: the tokenizer cannot be read ({type(error).__name__}: {error})."

@@ -185,7 +185,12 @@ class Followed:
 
 
 def force_(logits: torch.Tensor, row: int, token: int, *, overrides_masks: bool = False) -> None:
-    """Leave a row of logits `[rows, vocab]` only one token, in place; none if that is masked. Nothing waits for it."""
+    """Leave a row of logits `[rows, vocab]` only one token, in place; none if that is masked. Nothing waits for it.
+
+    Tokenizers and requests (`stop_token_ids`) may name tokens that the model does not know: nothing is changed.
+    """
+    if not 0 <= token < logits.shape[1]:
+        return
     line = logits[row]
     if overrides_masks:
         line.fill_(-torch.inf)
