@@ -119,11 +119,9 @@ class Sections:
     def read(self, tokens: Iterable[int], state: State | None = None) -> State:
         """The state behind these tokens, from the start or from a state. Nothing before the last turn is looked at."""
         tokens = tokens if isinstance(tokens, Sequence) else list(tokens)
-        turn = next((i for i in reversed(range(len(tokens))) if tokens[i] in self._turns), None)
-        if turn is not None:
-            tokens, state = tokens[turn + 1 :], None
-        state = state or self.start
-        for token in tokens:
+        turn = bytes(map(self._turns.__contains__, tokens)).rfind(True)  # -1 if there is none
+        state = self.start if state is None or turn >= 0 else state
+        for token in tokens[turn + 1 :]:
             state = self.advance(state, token)
         return state
 
