@@ -19,7 +19,8 @@ def cost_in_short(data: dict[str, Any], microseconds: Callable[..., str], machin
     ]
     lines = ["| one step on a GPU, batch 64, vocabulary 151,936 | |", "|---|---|"]
     lines += [f"| {label} | {microseconds(data, contender, **cell)} us |" for label, contender, cell in rows]
-    return [*lines, "", *textwrap.wrap(f"Device time, every second row in a loop; DRY waits for the device and is timed as it runs. {machine}.", 118)]
+    about = f"Device time, every second row in a loop; DRY waits for the device and is timed as it runs. {machine}."
+    return [*lines, "", *textwrap.wrap(about, 118)]
 
 
 def asked_for(data: dict[str, Any]) -> list[str]:
