@@ -186,12 +186,23 @@ def test_json_is_the_library(tokenizer):
     ("arguments", "message"),
     [
         (("text", "--penalty", "none"), "an LZ penalty"),
+        (("text", "--penalty", "paper:0"), "with a strength above 0"),
+        (("text", "--penalty", "paper,include_prompt=0"), "no prompt to leave out"),
         (("text", "--penalty", "dry"), "an LZ penalty"),
         ((" ",), "the text is empty"),
+        ((b"text \xff",), "not UTF-8 from character 6"),
+        (("text", "--file", "text.txt"), "given twice"),
         (("text", "--model", "no/such/model"), "cannot be loaded"),
         (("text", "--at", "100"), "tokens"),
-        (("text", "--run", "none"), "add --html"),
-        (("text", "--sequence"), "needs --json"),
+        (("text", "--run", "none"), "--run: needs --html"),
+        (("text", "--recording", "run.json"), "--recording: needs --html"),
+        (("text", "--sequence"), "--sequence: needs --json"),
+        (("text", "--html", "page.html", "--tokens", "160"), "--tokens: needs --run"),
+        (("text", "--device", "cpu"), "--device: needs --run"),
+        (("text", "--dtype", "auto"), "--dtype: needs --run"),
+        (("text", "--top", "12", "--json"), "--top and --json"),
+        (("text", "--top", "12", "--html", "page.html"), "--top and --html"),
+        (("text", "--at", "0", "--html", "page.html", "--run", "none"), "no token to go on from"),
         (("text", "--html", "page.html", "--json"), "choose one"),
         (("text", "--html", "no/such/folder/page.html"), "cannot be written"),
         (("text", "--html", "page.html", "--run", "gaurded"), "Did you mean guarded"),
@@ -202,6 +213,13 @@ def test_bad_arguments_are_one_line(arguments, message):
     assert shown.returncode == 2
     assert message in shown.stderr
     assert len(shown.stderr.strip().splitlines()) == 1
+
+
+def test_generate_takes_one_prompt():
+    command = [sys.executable, "-m", "lz_penalty", "generate", "prompt", "--file", "prompt.txt"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "the prompt is given twice" in done.stderr
 
 
 def test_parts_of_a_text_keep_their_first_space():

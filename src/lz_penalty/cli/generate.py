@@ -6,13 +6,13 @@ from pathlib import Path
 
 import typer
 
-from lz_penalty.cli.options import DEVICE, FILE, MODEL, PENALTY, text_of
+from lz_penalty.cli.options import DEVICE, FILE, MODEL, text_of
 
 
 def generate(
     prompt: str = typer.Argument("", help="The prompt; leave it out with --file."),
     model: str = MODEL,
-    penalty: str = PENALTY,
+    penalty: str = typer.Option("guarded", "--penalty", "-p", help="NAME[:VALUE][,FIELD=VALUE ...], or `none`."),
     file: Path = FILE,
     tokens: int = typer.Option(256, "--tokens", "-n", min=1, max=1_000_000, help="Write at most this many tokens."),
     temperature: float = typer.Option(0.0, min=0.0, max=100.0, help="0 takes the likeliest token each time."),
