@@ -33,7 +33,7 @@ def test_a_step_is_the_reference(seed):
     tokens, config, prompt = drawn(seed)
     step = explain(tokens, V, config=config, prompt_length=prompt)
     context = tokens if config.include_prompt else tokens[prompt:]
-    want = reference.adjustments(context, V, **settings_of(config))
+    want = {token: bits for token, bits in reference.adjustments(context, V, **settings_of(config)).items() if bits}
     assert {one.token: one.codelength - step.literal for one in step.candidates} == pytest.approx(want, abs=1e-9)
     assert {one.token: one.change for one in step.candidates} == pytest.approx(
         {token: config.strength * bits for token, bits in want.items()}
@@ -57,7 +57,7 @@ def test_matches_are_what_they_say(seed):
         assert match.length == step.longest_match > 0
         assert match.distance == step.window[1] - match.start
         assert tokens[match.stop] == match.next_token
-        if match.extends and match.next_token in range(V) and match.next_token not in config.exempt_token_ids:
+        if match.extends:
             assert match.next_token in {one.token for one in step.candidates}
     context = tokens[begin:]
     spans = {"window_size": config.window_size, "buffer_size": config.buffer_size}
@@ -118,6 +118,22 @@ def test_all_of_it_is_json(seed):
     assert LZPenaltyConfig(**told["config"]) == config
     assert [one["text"] for one in told["candidates"]] == [str(one.token) for one in step.candidates]
     json.dumps(explain_sequence(tokens, V, config=config).to_dict(), allow_nan=False)
+
+
+def test_a_token_that_is_not_charged_extends_nothing():
+    tokens, sizes = [1, 2, 3, 4, 1, 2, 3, 4, 1, 2], {"window_size": 8, "buffer_size": 2}
+    assert {match.extends for match in explain(tokens, V, config=LZPenaltyConfig(**sizes)).matches} == {True}
+    exempt = explain(tokens, V, config=LZPenaltyConfig(**sizes, exempt_token_ids=[3]))
+    beyond = explain(tokens, 3, config=LZPenaltyConfig(**sizes))
+    for step in (exempt, beyond):
+        assert [(match.next_token, match.extends) for match in step.matches] == [(3, False), (3, False)]
+
+
+def test_an_occurrence_as_dear_as_a_literal_is_no_candidate():
+    step = explain([3, 1, 0, 0, 2], 4, config=LZPenaltyConfig(window_size=4, buffer_size=1))
+    assert [one.token for one in step.candidates] == [0, 1]  # 3 stands 4 back: log2(4) bits, a literal's
+    none = explain([3, 1, 0, 0, 2], 4, config=LZPenaltyConfig(window_size=4, buffer_size=1, strength=0))
+    assert [(one.token, one.change) for one in none.candidates] == [(0, 0), (1, 0)]
 
 
 def test_the_vocabulary_costs_nothing():
