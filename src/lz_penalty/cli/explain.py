@@ -83,7 +83,7 @@ def explain(
     if run and not ids:
         raise LZPenaltyError("--run: there is no token to go on from: raise --at, or give another text.")
     if html is not None:
-        recorded = [_recorded(model, ids, run, tokens, device, dtype)] if run else []
+        recorded = [_recorded(model, text, at, run, tokens, device, dtype)] if run else []
         _write_page(html, text if at is None else None, ids, tokenizer, config, [*recorded, *recordings])
         return
     step = explained(ids, tokenizer.vocab_size, config=config, decode=tokenizer.decode)
@@ -118,15 +118,19 @@ def _refuse_idle(context: typer.Context) -> None:
             raise LZPenaltyError(f"--{name} and --{other} do not go together: choose one.")
 
 
-def _recorded(model: str, ids: list[int], run: list[str], tokens: int, device: str, dtype: str) -> dict[str, Any]:
+def _recorded(
+    model: str, text: str, at: int | None, run: list[str], tokens: int, device: str, dtype: str
+) -> dict[str, Any]:
     from lz_penalty.evaluation.generation import load
     from lz_penalty.evaluation.penalties import penalty
     from lz_penalty.evaluation.recording import record
+    from lz_penalty.explain.tokenizing import prompt_of
 
     chosen = [penalty(name) for name in run]
     loaded = load(model, device, dtype)
-    about = f"{model} goes on with the text, always taking the likeliest token."
-    return record(loaded, ids, chosen, new_tokens=tokens, name=f"written by {model}", about=about, model_name=model)
+    about = f"{model} goes on with the text by at most {tokens:,} tokens, always the likeliest after the penalty."
+    names: dict[str, Any] = {"name": f"written by {model}", "about": about, "model_name": model}
+    return record(loaded, prompt_of(loaded.tokenizer, text, at), chosen, new_tokens=tokens, may_end=True, **names)
 
 
 def _read(paths: list[Path]) -> list[dict[str, Any]]:

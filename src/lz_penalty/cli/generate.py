@@ -28,7 +28,7 @@ def generate(
     import torch
     from transformers import TextStreamer
 
-    from lz_penalty.evaluation.generation import load
+    from lz_penalty.evaluation.generation import UNCHANGED, load
     from lz_penalty.evaluation.penalties import penalty as named
 
     chosen = named(penalty)
@@ -44,6 +44,7 @@ def generate(
     loaded.model.generate(
         **{name: ids[name] for name in ("input_ids", "attention_mask")},
         **sampling,
+        **UNCHANGED,
         max_new_tokens=tokens,
         logits_processor=chosen.make(loaded.tokenizer, ids.input_ids.shape[1]),
         pad_token_id=loaded.tokenizer.pad_token_id,

@@ -217,7 +217,7 @@ function loopsOf(tokens, settings, minLength = 12) {
   return found;
 }
 
-/** Whether a stretch with this start and period goes on with the last one or holds it; a few shared tokens do not count. */
+/** Whether a stretch with this start and period holds the last one or goes on with it, and not just touches it. */
 function sameLoop(last, start, period) {
   return start <= last.start || (period === last.period && last.stop - start >= period);
 }
