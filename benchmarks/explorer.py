@@ -68,15 +68,16 @@ def recordings() -> list[dict[str, Any]]:
     (problem,) = problems.generate(seed=4, n=1, split="heldout")  # picked too: most problems look the same in all runs
     asked = loaded.tokenizer(problems.prompt(problem)).input_ids
     options: dict[str, Any] = {"new_tokens": NEW_TOKENS, "top": TOP}
-    greedy = "The bundled model, always taking the likeliest token"
+    greedy = "The bundled model, always taking the token that is likeliest after the penalty"
+    endless = f"{greedy}; it is not allowed to end"
     return [
-        record(loaded, story, chosen, name="a story that begins to loop", about=f"{greedy}. {PICKED}", **options),
+        record(loaded, story, chosen, name="a story that begins to loop", about=f"{endless}. {PICKED}", **options),
         record(
             loaded,
             stuck,
             chosen,
             name="a story that is stuck already",
-            about=f"{greedy}; {COPIES} copies of its loop stand in the prompt. Which penalties lead out? {PICKED}",
+            about=f"{endless}. {COPIES} copies of its loop stand in the prompt. Which penalties lead out? {PICKED}",
             **options,
         ),
         record(

@@ -33,7 +33,7 @@ def test_a_step_is_the_reference(seed):
     tokens, config, prompt = drawn(seed)
     step = explain(tokens, V, config=config, prompt_length=prompt)
     context = tokens if config.include_prompt else tokens[prompt:]
-    want = reference.adjustments(context, V, **settings_of(config))
+    want = {token: bits for token, bits in reference.adjustments(context, V, **settings_of(config)).items() if bits}
     assert {one.token: one.codelength - step.literal for one in step.candidates} == pytest.approx(want, abs=1e-9)
     assert {one.token: one.change for one in step.candidates} == pytest.approx(
         {token: config.strength * bits for token, bits in want.items()}
@@ -57,7 +57,7 @@ def test_matches_are_what_they_say(seed):
         assert match.length == step.longest_match > 0
         assert match.distance == step.window[1] - match.start
         assert tokens[match.stop] == match.next_token
-        if match.extends and match.next_token in range(V) and match.next_token not in config.exempt_token_ids:
+        if match.extends:
             assert match.next_token in {one.token for one in step.candidates}
     context = tokens[begin:]
     spans = {"window_size": config.window_size, "buffer_size": config.buffer_size}
@@ -118,6 +118,22 @@ def test_all_of_it_is_json(seed):
     assert LZPenaltyConfig(**told["config"]) == config
     assert [one["text"] for one in told["candidates"]] == [str(one.token) for one in step.candidates]
     json.dumps(explain_sequence(tokens, V, config=config).to_dict(), allow_nan=False)
+
+
+def test_a_token_that_is_not_charged_extends_nothing():
+    tokens, sizes = [1, 2, 3, 4, 1, 2, 3, 4, 1, 2], {"window_size": 8, "buffer_size": 2}
+    assert {match.extends for match in explain(tokens, V, config=LZPenaltyConfig(**sizes)).matches} == {True}
+    exempt = explain(tokens, V, config=LZPenaltyConfig(**sizes, exempt_token_ids=[3]))
+    beyond = explain(tokens, 3, config=LZPenaltyConfig(**sizes))
+    for step in (exempt, beyond):
+        assert [(match.next_token, match.extends) for match in step.matches] == [(3, False), (3, False)]
+
+
+def test_an_occurrence_as_dear_as_a_literal_is_no_candidate():
+    step = explain([3, 1, 0, 0, 2], 4, config=LZPenaltyConfig(window_size=4, buffer_size=1))
+    assert [one.token for one in step.candidates] == [0, 1]  # 3 stands 4 back: log2(4) bits, a literal's
+    none = explain([3, 1, 0, 0, 2], 4, config=LZPenaltyConfig(window_size=4, buffer_size=1, strength=0))
+    assert [(one.token, one.change) for one in none.candidates] == [(0, 0), (1, 0)]
 
 
 def test_the_vocabulary_costs_nothing():
@@ -186,12 +202,23 @@ def test_json_is_the_library(tokenizer):
     ("arguments", "message"),
     [
         (("text", "--penalty", "none"), "an LZ penalty"),
+        (("text", "--penalty", "paper:0"), "with a strength above 0"),
+        (("text", "--penalty", "paper,include_prompt=0"), "no prompt to leave out"),
         (("text", "--penalty", "dry"), "an LZ penalty"),
         ((" ",), "the text is empty"),
+        ((b"text \xff",), "not UTF-8 from character 6"),
+        (("text", "--file", "text.txt"), "given twice"),
         (("text", "--model", "no/such/model"), "cannot be loaded"),
         (("text", "--at", "100"), "tokens"),
-        (("text", "--run", "none"), "add --html"),
-        (("text", "--sequence"), "needs --json"),
+        (("text", "--run", "none"), "--run: needs --html"),
+        (("text", "--recording", "run.json"), "--recording: needs --html"),
+        (("text", "--sequence"), "--sequence: needs --json"),
+        (("text", "--html", "page.html", "--tokens", "160"), "--tokens: needs --run"),
+        (("text", "--device", "cpu"), "--device: needs --run"),
+        (("text", "--dtype", "auto"), "--dtype: needs --run"),
+        (("text", "--top", "12", "--json"), "--top and --json"),
+        (("text", "--top", "12", "--html", "page.html"), "--top and --html"),
+        (("text", "--at", "0", "--html", "page.html", "--run", "none"), "no token to go on from"),
         (("text", "--html", "page.html", "--json"), "choose one"),
         (("text", "--html", "no/such/folder/page.html"), "cannot be written"),
         (("text", "--html", "page.html", "--run", "gaurded"), "Did you mean guarded"),
@@ -202,6 +229,13 @@ def test_bad_arguments_are_one_line(arguments, message):
     assert shown.returncode == 2
     assert message in shown.stderr
     assert len(shown.stderr.strip().splitlines()) == 1
+
+
+def test_generate_takes_one_prompt():
+    command = [sys.executable, "-m", "lz_penalty", "generate", "prompt", "--file", "prompt.txt"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "the prompt is given twice" in done.stderr
 
 
 def test_parts_of_a_text_keep_their_first_space():

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,11 @@ def test_hostile_text_cannot_leave_its_element():
     assert "<img" not in html
 
 
+def test_half_of_a_surrogate_pair_can_be_written():
+    html = page(config=LZPenaltyConfig(), recordings=[checked_recording({**RECORDING, "name": "half \ud800"})])
+    assert data_of(html.encode().decode())["recordings"][0]["name"] == "half \ud800"
+
+
 def test_the_command_writes_it(tmp_path):
     recording, out = tmp_path / "run.json", tmp_path / "page.html"
     recording.write_text(json.dumps(RECORDING))
@@ -103,6 +109,10 @@ def test_the_command_writes_it(tmp_path):
         ({"runs": [{**RUN, "tokens": []}]}, "equally long"),
         ({"runs": [{**RUN, "top": [[1]]}]}, '"top"'),
         ({"runs": [{**RUN, "top": [[1, float("nan")]]}]}, "finite"),
+        ({"runs": [{**RUN, "log_normalisers": [10**400]}]}, "a normaliser = "),
+        ({"runs": [{**RUN, "top": [[1, -(10**400)]]}]}, "a logit = "),
+        ({"runs": [{**RUN, "config": []}]}, "no recording"),
+        ({"runs": [{**RUN, "config": False}]}, "no recording"),
         ({"runs": [{**RUN, "config": {"window_size": 0}}]}, "window_size"),
         ({"runs": [{**RUN, "config": {"odd": 0}}]}, "odd"),
         ({"runs": [{name: value for name, value in RUN.items() if name != "top"}]}, "'top' is missing"),
@@ -113,13 +123,27 @@ def test_a_bad_recording_is_refused(change, message):
         checked_recording({**RECORDING, **change})
 
 
+def test_settings_that_are_left_out_have_their_defaults():
+    (run,) = checked_recording({**RECORDING, "runs": [{**RUN, "config": {}}]})["runs"]
+    assert run["config"] == asdict(LZPenaltyConfig())
+
+
+def test_recordings_are_read_before_a_model_runs(tmp_path):
+    command = [sys.executable, "-m", "lz_penalty", "explain", "one", "--html", str(tmp_path / "page.html")]
+    options = ["--recording", str(tmp_path / "none.json"), "--run", "none", "--model", "no/such/model"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "none.json: cannot be read" in done.stderr
+
+
 def test_files_that_are_no_recordings(tmp_path):
     with pytest.raises(LZPenaltyError, match="cannot be read"):
         read_recording(tmp_path / "none.json")
     file = tmp_path / "odd.json"
-    file.write_text("[1")
-    with pytest.raises(LZPenaltyError, match="cannot be read"):
-        read_recording(file)
+    for odd in ("[1", "[" * 200_000):
+        file.write_text(odd)
+        with pytest.raises(LZPenaltyError, match="cannot be read"):
+            read_recording(file)
 
 
 def test_texts_of_other_tokenizers_are_bounded():

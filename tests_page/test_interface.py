@@ -208,6 +208,27 @@ def test_runs_are_compared_and_chosen(open_page, recordings):
     assert 0 < position(page) < prompt + 128
 
 
+def test_loops_are_found_once_and_the_focus_stays(open_page):
+    page = open_page(file=ROOT / "docs" / "explorer.html")
+    loops = "lzPenalty.app.source.runs.map(run => run.loops.found)"
+    page.evaluate(f"window.before = {loops}")
+    slide(page, "window_size", 100)
+    assert page.evaluate(f"{loops}.every((found, i) => found === before[i])")
+    page.evaluate("lzPenalty.app.controls.set({ loop_window: 64 })")
+    assert not page.evaluate(f"{loops}.some((found, i) => found === before[i])")
+    page.get_by_role("radio", name="none").focus()
+    for _ in range(6):  # the last ones have settings of their own, for which the rows are drawn again
+        page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("radio", name="failsafe")).to_be_focused()
+    expect(page.get_by_role("radio", name="failsafe")).to_be_checked()
+
+
+def test_strength_0_lowers_nothing(open_page):
+    page = open_page(text=LOOP.strip(), config=LZPenaltyConfig(buffer_size=4))
+    slide(page, "strength", 0)
+    expect(page.locator("#others")).to_contain_text("0 tokens would be lowered. All tokens but")
+
+
 def test_a_recorded_penalty_takes_the_token_that_the_page_puts_first(open_page, recordings):
     """The page's logits after the penalty give the run that transformers wrote, step for step."""
     page = open_page(file=ROOT / "docs" / "explorer.html")

@@ -123,6 +123,22 @@ def test_the_code_of_whole_texts(page, seeds):
         assert shares == pytest.approx([one.code_bits for one in whole.tokens])
 
 
+@pytest.mark.parametrize(
+    ("tokens", "window", "want"),
+    [
+        ([1] * 20 + [2, 1] * 12, 4096, [(0, 20, 1, 20), (19, 44, 2, 12.5)]),
+        ([1, 2] * 10 + [3, 2] * 10, 4096, [(0, 20, 2, 10), (19, 40, 2, 10.5)]),
+        ([1, 2, 3] * 20, 4096, [(0, 60, 3, 20)]),
+        ([1, 2, 3] * 20, 15, [(0, 60, 3, 20)]),
+        (([1] * 15 + [2]) * 3, 4096, [(0, 48, 16, 3)]),
+        (list(range(20)) + [7] * 12 + list(range(20)), 4096, [(20, 32, 1, 12)]),
+    ],
+)
+def test_loops_of_a_text(page, tokens, window, want):
+    loops = page.evaluate("([tokens, window]) => lzPenalty.loopsOf(tokens, { loop_window: window })", [tokens, window])
+    assert [(one["start"], one["stop"], one["period"], one["copies"]) for one in loops] == want
+
+
 # ---------------------------------------------------------------- the tokenizer
 
 ODD = [

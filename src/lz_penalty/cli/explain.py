@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lz_penalty.cli.options import DEVICE, DTYPE, FILE, MODEL, PENALTY, text_of
+from lz_penalty.cli.options import DEVICE, DTYPE, FILE, MODEL, text_of
 from lz_penalty.cli.output import escaped
 from lz_penalty.errors import LZPenaltyError, bad_value
 
@@ -24,13 +24,19 @@ if TYPE_CHECKING:
 
 SHOWN_TOKENS = 600  # of the text's end
 SHOWN_DISTANCES = 8
+# Options that do nothing unless another is given, and options that do nothing beside another.
+NEEDED = {"run": "html", "recording": "html", "tokens": "run", "device": "run", "dtype": "run", "sequence": "json"}
+EXCLUDED = (("json", "html"), ("top", "html"), ("top", "json"))
 PAST, MATCH, NEXT, BUFFER = "dim", "black on cyan", "black on yellow", "underline"
 
 
 def explain(
+    context: typer.Context,
     text: str = typer.Argument("", help="The text; leave it out with --file."),
     model: str = MODEL,
-    penalty: str = PENALTY,
+    penalty: str = typer.Option(
+        "guarded", "--penalty", "-p", help="An LZ penalty with a strength above 0: NAME[:VALUE][,FIELD=VALUE ...]."
+    ),
     file: Path = FILE,
     at: int = typer.Option(None, min=0, help="Explain the step after this many tokens; by default after all."),
     top: int = typer.Option(12, min=1, max=100_000, help="How many of the changed tokens to list."),
@@ -56,25 +62,29 @@ def explain(
     from lz_penalty.explain import explain_sequence
     from lz_penalty.explain.tokenizing import load_tokenizer
 
+    _refuse_idle(context)
     config = named(penalty).config
     if config is None:
-        raise bad_value("--penalty", penalty, "an LZ penalty: paper, sglang, guarded or failsafe")
-    if html is None and (run or recording):
-        raise LZPenaltyError("--run and --recording are for the page: add --html FILE.")
-    if as_json and html is not None:
-        raise LZPenaltyError("--json and --html are two ways to show it: choose one.")
-    if sequence and not as_json:
-        raise LZPenaltyError("--sequence: needs --json.")
+        allowed = "an LZ penalty with a strength above 0: paper, sglang, guarded or failsafe"
+        raise bad_value("--penalty", penalty, allowed)
+    if not (config.include_prompt or run or recording):
+        raise LZPenaltyError(
+            f"--penalty {penalty}: a text has no prompt to leave out, only runs have: leave out include_prompt, or give the "
+            "text without its prompt."
+        )
     text = text_of("text", text, file)
+    recordings = _read(recording)
     tokenizer = load_tokenizer(model)
     config = replace(config, exempt_token_ids=(*config.exempt_token_ids, *tokenizer.special))
     ids = tokenizer.encode(text)
     if at is not None and at > len(ids):
         raise LZPenaltyError(f"--at {at}: the text has {len(ids)} tokens.")
     ids = ids[:at]
+    if run and not ids:
+        raise LZPenaltyError("--run: there is no token to go on from: raise --at, or give another text.")
     if html is not None:
-        recorded = [_recorded(model, ids, run, tokens, device, dtype)] if run else []
-        _write_page(html, text if at is None else None, ids, tokenizer, config, [*recorded, *_read(recording)])
+        recorded = [_recorded(model, text, at, run, tokens, device, dtype)] if run else []
+        _write_page(html, text if at is None else None, ids, tokenizer, config, [*recorded, *recordings])
         return
     step = explained(ids, tokenizer.vocab_size, config=config, decode=tokenizer.decode)
     rate = reference.compression_rate(
@@ -96,15 +106,31 @@ def explain(
         console.print(_table(step, top))
 
 
-def _recorded(model: str, ids: list[int], run: list[str], tokens: int, device: str, dtype: str) -> dict[str, Any]:
+def _refuse_idle(context: typer.Context) -> None:
+    """An error if an option was given that cannot take effect."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = {name.removeprefix("as_") for name, source in sources.items() if source and source.name != "DEFAULT"}
+    for name, other in NEEDED.items():
+        if name in given and other not in given:
+            raise LZPenaltyError(f"--{name}: needs --{other}. Add that, or leave --{name} out.")
+    for name, other in EXCLUDED:
+        if {name, other} <= given:
+            raise LZPenaltyError(f"--{name} and --{other} do not go together: choose one.")
+
+
+def _recorded(
+    model: str, text: str, at: int | None, run: list[str], tokens: int, device: str, dtype: str
+) -> dict[str, Any]:
     from lz_penalty.evaluation.generation import load
     from lz_penalty.evaluation.penalties import penalty
     from lz_penalty.evaluation.recording import record
+    from lz_penalty.explain.tokenizing import prompt_of
 
     chosen = [penalty(name) for name in run]
     loaded = load(model, device, dtype)
-    about = f"{model} goes on with the text, always taking the likeliest token."
-    return record(loaded, ids, chosen, new_tokens=tokens, name=f"written by {model}", about=about, model_name=model)
+    about = f"{model} goes on with the text by at most {tokens:,} tokens, always the likeliest after the penalty."
+    names: dict[str, Any] = {"name": f"written by {model}", "about": about, "model_name": model}
+    return record(loaded, prompt_of(loaded.tokenizer, text, at), chosen, new_tokens=tokens, may_end=True, **names)
 
 
 def _read(paths: list[Path]) -> list[dict[str, Any]]:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import typer
 
-from lz_penalty.cli.options import DEVICE, FILE, MODEL, PENALTY, text_of
+from lz_penalty.cli.options import DEVICE, FILE, MODEL, text_of
 
 
 def generate(
     prompt: str = typer.Argument("", help="The prompt; leave it out with --file."),
     model: str = MODEL,
-    penalty: str = PENALTY,
+    penalty: str = typer.Option("guarded", "--penalty", "-p", help="NAME[:VALUE][,FIELD=VALUE ...], or `none`."),
     file: Path = FILE,
     tokens: int = typer.Option(256, "--tokens", "-n", min=1, max=1_000_000, help="Write at most this many tokens."),
     temperature: float = typer.Option(0.0, min=0.0, max=100.0, help="0 takes the likeliest token each time."),
@@ -28,7 +28,7 @@ def generate(
     import torch
     from transformers import TextStreamer
 
-    from lz_penalty.evaluation.generation import load
+    from lz_penalty.evaluation.generation import UNCHANGED, load
     from lz_penalty.evaluation.penalties import penalty as named
 
     chosen = named(penalty)
@@ -44,6 +44,7 @@ def generate(
     loaded.model.generate(
         **{name: ids[name] for name in ("input_ids", "attention_mask")},
         **sampling,
+        **UNCHANGED,
         max_new_tokens=tokens,
         logits_processor=chosen.make(loaded.tokenizer, ids.input_ids.shape[1]),
         pad_token_id=loaded.tokenizer.pad_token_id,

@@ -9,22 +9,29 @@ import typer
 
 from lz_penalty.errors import LZPenaltyError
 
-__all__ = ["DEVICE", "DTYPE", "FILE", "MODEL", "PENALTY", "text_of"]
+__all__ = ["DEVICE", "DTYPE", "FILE", "MODEL", "text_of"]
 
 MODEL: Any = typer.Option("bundled", "--model", "-m", help="`bundled`, a Hugging Face id, or a folder.")
 DEVICE: Any = typer.Option("auto", help="auto, cpu, cuda, mps.")
 DTYPE: Any = typer.Option("auto", help="auto (float32 on a CPU, else the model's own), float32, bfloat16, float16.")
-PENALTY: Any = typer.Option("guarded", "--penalty", "-p", help="NAME[:VALUE][,FIELD=VALUE ...], or `none`.")
 FILE: Any = typer.Option(None, "--file", "-f", help="Read the text from this file.")
 
 
 def text_of(what: str, given: str, file: Path | None) -> str:
-    """The text given as an argument or in a file; an error if there is none."""
+    """The text given as an argument or in a file; an error if there is none, or both, or if it is not UTF-8."""
+    if file is not None and given:
+        raise LZPenaltyError(f"the {what} is given twice: leave out the argument or --file.")
     if file is not None:
         try:
             given = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise LZPenaltyError(f"--file {file}: cannot be read as UTF-8 text ({error}).") from None
+    try:
+        given.encode()  # bytes of an argument that are not UTF-8 come as surrogates
+    except UnicodeEncodeError as error:
+        raise LZPenaltyError(
+            f"the {what} is not UTF-8 from character {error.start + 1:,} on: convert it first."
+        ) from None
     if not given.strip():
         raise LZPenaltyError(f"the {what} is empty: give it as an argument or with --file.")
     return given

@@ -12,9 +12,11 @@ import torch
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.evaluation.penalties import Penalty
 
-__all__ = ["BUNDLED", "Continuations", "Loaded", "continue_greedily", "load"]
+__all__ = ["BUNDLED", "UNCHANGED", "Continuations", "Loaded", "continue_greedily", "load"]
 
 BUNDLED = "bundled"
+# For `generate`: without it a model's own generation config would add penalties to the one that was asked for.
+UNCHANGED = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "min_length": 0, "num_beams": 1}
 
 
 class Loaded(NamedTuple):
@@ -98,6 +100,7 @@ def continue_greedily(
         result = model.generate(
             ids,
             attention_mask=mask,
+            **UNCHANGED,
             logits_processor=penalty.make(tokenizer, width),
             do_sample=False,
             max_new_tokens=new_tokens,

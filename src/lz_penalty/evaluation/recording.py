@@ -10,7 +10,7 @@ import torch
 
 from lz_penalty.engines.special_tokens import special_token_ids
 from lz_penalty.errors import LZPenaltyError
-from lz_penalty.evaluation.generation import Loaded
+from lz_penalty.evaluation.generation import UNCHANGED, Loaded
 from lz_penalty.evaluation.penalties import Penalty
 from lz_penalty.explain.recording import FORMAT, MAX_TOKENS, checked_recording
 from lz_penalty.explain.tokenizing import decoder
@@ -43,6 +43,8 @@ def record(
         about: a sentence or two about it.
         model_name: what the model is called.
     """
+    if not prompt:
+        raise LZPenaltyError("the prompt is empty: a model needs at least one token to go on from.")
     if len(prompt) + new_tokens > MAX_TOKENS:
         raise LZPenaltyError(
             f"{len(prompt):,} tokens and {new_tokens:,} new ones: a recording holds at most {MAX_TOKENS:,} together."
@@ -71,6 +73,7 @@ def _run(
     out = loaded.model.generate(
         ids,
         attention_mask=torch.ones_like(ids),
+        **UNCHANGED,
         logits_processor=penalty.make(loaded.tokenizer, len(prompt)),
         do_sample=False,
         max_new_tokens=new_tokens,

@@ -64,12 +64,12 @@ class Loop:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A token whose logit changes, and the occurrence that makes it so.
+    """A token that costs less than a literal, and the occurrence that makes it so.
 
     Args:
         token: its id.
         codelength: bits it would cost as the next token, the loop's included.
-        change: what is added to its logit.
+        change: what is added to its logit; 0 if the strength is.
         distance: of its cheapest occurrence in the window; None if it is charged for the loop alone.
         match_length: how many tokens before that occurrence equal the end of the context.
         extends: whether it is cheap because a match grows by it.
@@ -101,7 +101,7 @@ class Explanation:
         matches: all matches of that length, nearest first; none if it is 0.
         loop: the loop that the tokens end with, or None.
         literal: bits of every token that is no candidate; their logits do not change.
-        candidates: all tokens whose logits change, cheapest first.
+        candidates: all tokens that cost less than that, cheapest first; their logits change unless the strength is 0.
     """
 
     length: int
@@ -163,7 +163,7 @@ def explain(
         window=(offset + first, offset + stop),
         buffer=(offset + max(0, len(context) - config.buffer_size), len(tokens)),
         longest_match=longest,
-        matches=_matches(tokens, lengths, offset + stop, {one.distance for one in found if one.extends}, decode),
+        matches=_matches(tokens, lengths, offset + stop, _extending(found, vocab_size, config), decode),
         loop=_loop(tokens, context, vocab_size, config, decode),
         literal=math.log2(vocab_size),
         candidates=_candidates(context, vocab_size, config, found, decode),
@@ -184,6 +184,12 @@ def checked(token_ids: Sequence[int], vocab_size: int) -> list[int]:
         if isinstance(token, bool) or not hasattr(token, "__index__"):
             raise bad_value("token_ids", token, "integers", "Decode the text with its tokenizer first.")
     return [int(token) for token in tokens]
+
+
+def _extending(found, vocab_size, config) -> set[int]:
+    """Distances of the occurrences by which a match grows, of tokens that are charged for it."""
+    exempt = set(config.exempt_token_ids)
+    return {one.distance for one in found if one.extends and 0 <= one.token < vocab_size and one.token not in exempt}
 
 
 def _matches(tokens, lengths, stop, extending, decode) -> tuple[Match, ...]:
@@ -229,6 +235,8 @@ def _candidates(context, vocab_size, config, found, decode) -> tuple[Candidate, 
             cheapest[one.token] = one
     candidates = []
     for token, change in bits.items():
+        if change == 0:  # an occurrence that costs as much as a literal
+            continue
         one = cheapest.get(token)
         candidates.append(
             Candidate(

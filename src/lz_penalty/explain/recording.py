@@ -17,12 +17,11 @@ Logits are the model's own, before any penalty. The first run named "none" is wh
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lz_penalty.checks import MAX_TOKEN_ID, integer
+from lz_penalty.checks import MAX_TOKEN_ID, integer, real
 from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.explain.tokenizing import Tokenizer
@@ -32,13 +31,14 @@ __all__ = ["FORMAT", "MAX_TOKENS", "checked_recording", "read_recording", "store
 FORMAT = "lz-penalty recording 1"
 MAX_TOKENS = 5_000  # of a run with its prompt, and of a text
 MAX_RUNS = 24
+MAX_LOGIT = 1e39  # more than float32 holds
 
 
 def read_recording(path: Path) -> dict[str, Any]:
     """The recording in a file; an error that says what is wrong with it."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise LZPenaltyError(f"{path}: cannot be read as JSON ({error}).") from None
     return checked_recording(data, str(path))
 
@@ -87,11 +87,11 @@ def _run(run: dict[str, Any], prompt_length: int) -> dict[str, Any]:
     tokens = _ids(run["tokens"])
     if prompt_length + len(tokens) > MAX_TOKENS:
         raise ValueError(f"a run of {prompt_length + len(tokens):,} tokens; there may be {MAX_TOKENS:,}")
-    normalisers = [_finite(value) for value in run["log_normalisers"]]
+    normalisers = _finite("a normaliser", run["log_normalisers"])
     top = [_pairs(pairs) for pairs in run["top"]]
     if not len(tokens) == len(normalisers) == len(top):
         raise ValueError('"tokens", "log_normalisers" and "top" must be equally long')
-    config = run["config"] and asdict(LZPenaltyConfig(**run["config"]))
+    config = None if run["config"] is None else asdict(LZPenaltyConfig(**run["config"]))
     return {
         "penalty": _string(run["penalty"]),
         "config": config,
@@ -104,8 +104,8 @@ def _run(run: dict[str, Any], prompt_length: int) -> dict[str, Any]:
 def _pairs(pairs: list[Any]) -> list[float]:
     if len(pairs) % 2 or len(pairs) > 400:
         raise ValueError('an item of "top" must be [id, logit, id, logit, ...] of at most 200 tokens')
-    ids = _ids(pairs[::2])
-    return [part for token, logit in zip(ids, pairs[1::2], strict=True) for part in (token, _finite(logit))]
+    both = zip(_ids(pairs[::2]), _finite("a logit", pairs[1::2]), strict=True)
+    return [part for pair in both for part in pair]
 
 
 def _ids(values: list[Any]) -> list[int]:
@@ -113,10 +113,9 @@ def _ids(values: list[Any]) -> list[int]:
     return [check("a token id", value) for value in values]
 
 
-def _finite(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"{value!r} must be a finite number")
-    return value
+def _finite(what: str, values: list[Any]) -> list[float]:
+    check = real(-MAX_LOGIT, MAX_LOGIT)
+    return [check(what, value) for value in values]
 
 
 def _string(value: Any) -> str:

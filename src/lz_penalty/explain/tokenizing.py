@@ -10,7 +10,7 @@ from lz_penalty import bundled_model
 from lz_penalty.engines.special_tokens import special_token_ids
 from lz_penalty.errors import LZPenaltyError
 
-__all__ = ["BUNDLED", "Tokenizer", "decoder", "load_tokenizer"]
+__all__ = ["BUNDLED", "Tokenizer", "decoder", "load_tokenizer", "prompt_of"]
 
 BUNDLED = "bundled"
 
@@ -49,6 +49,17 @@ def load_tokenizer(name: str) -> Tokenizer:
         vocab_size=max(width, len(tokenizer)),
         special=special_token_ids(tokenizer),
     )
+
+
+def prompt_of(tokenizer: Any, text: str, at: int | None = None) -> list[int]:
+    """The text as a model gets it, with the special tokens that its tokenizer adds; if asked, the first `at` of its own."""
+    whole = tokenizer(text, verbose=False).input_ids
+    if at is None:
+        return whole
+    alone = tokenizer(text, add_special_tokens=False, verbose=False).input_ids
+    places = range(len(whole) - len(alone) + 1)
+    begin = next((i for i in places if whole[i : i + len(alone)] == alone), 0)
+    return whole[: begin + at]
 
 
 def decoder(tokenizer: Any) -> Callable[[list[int]], str]:

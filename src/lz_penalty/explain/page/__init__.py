@@ -87,8 +87,8 @@ def _read(name: str) -> str:
 
 
 def _as_data(data: Any) -> str:
-    """JSON in which nothing can end the script element that holds it."""
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    """JSON in which nothing can end the script element that holds it; in ASCII, so that half of a pair can be written too."""
+    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _policy(script: str, style: str) -> str:

@@ -101,7 +101,7 @@ class App {
   /** Where a recorded run is worth a look: when three copies of its first loop stand there, else where runs part. */
   firstSight() {
     const { runs, promptLength } = this.source;
-    const loop = loopsOf(this.tokens(), this.settings()).find((one) => one.stop > promptLength);
+    const loop = keptLoops(runs[this.run], this.settings()).find((one) => one.stop > promptLength);
     if (loop) return Math.max(promptLength, Math.min(loop.stop, loop.start + 3 * loop.period));
     const parted = runs.map((run) => partingOf(this.tokens(), run.tokens)).filter((place) => place !== null);
     return parted.length ? Math.min(...parted) : promptLength || this.tokens().length;

@@ -6,7 +6,7 @@ const SHOWN_PROBABILITIES = 10;
 function reasonOf(one) {
   const reasons = [];
   if (one.extends) reasons.push(`extends a match of ${count(one.matchLength, "token")}`);
-  else if (one.distance) reasons.push(`stands ${one.distance.toLocaleString("en")} back`);
+  else if (one.distance) reasons.push(`stands ${one.distance.toLocaleString("en")} back in the window`);
   if (one.loopBits) reasons.push(`goes on with the loop (${one.loopBits.toFixed(1)} bits)`);
   return reasons.join("; ");
 }
@@ -41,9 +41,10 @@ function showCandidates(step, textOf) {
   const largest = Math.max(1e-9, ...candidates.slice(0, 1).map((one) => -one.change));
   fillCandidates(byId("cheapest"), candidates.slice(0, SHOWN), textOf, largest);
   fillCandidates(byId("dearest"), candidates.slice(SHOWN).slice(-SHOWN).reverse(), textOf, largest);
-  const others = candidates.length ? "All other tokens" : "All tokens";
+  const others = candidates.length ? `All tokens but ${candidates.length.toLocaleString("en")}` : "All tokens";
+  const lowered = candidates.filter((one) => one.change !== 0).length; // none at strength 0
   byId("others").textContent =
-    `${count(candidates.length, "token")} would be lowered. ${others} cost ${literal.toFixed(2)} bits and stay as they are.`;
+    `${count(lowered, "token")} would be lowered. ${others} cost ${literal.toFixed(2)} bits and stay as they are.`;
 }
 
 /** Probabilities of the recorded tokens before and after; the rest of the vocabulary counts as unpenalised. */

@@ -131,30 +131,39 @@ function explain(tokens, vocabSize, settings, promptLength = 0) {
     window: [offset + first, offset + stop],
     buffer: [offset + Math.max(0, context.length - settings.buffer_size), tokens.length],
     longest: longestOf(matches),
-    matches: longestMatches(tokens, matches, offset + stop, found),
+    matches: longestMatches(tokens, matches, offset + stop, extending(found, vocabSize, settings)),
     loop: loop && { ...loop, start: tokens.length - loop.length, nextToken: context[context.length - loop.period] },
     literal,
     candidates: candidatesOf(charges(context, found, loop, literal, settings), vocabSize, literal, settings),
   };
 }
 
-function longestMatches(tokens, matches, stop, found) {
+function isCharged(token, vocabSize, settings) {
+  return token >= 0 && token < vocabSize && !settings.exempt_token_ids.includes(token);
+}
+
+/** Distances of the occurrences by which a match grows, of tokens that are charged for it. */
+function extending(found, vocabSize, settings) {
+  const grow = found.filter((one) => one.extends && isCharged(one.token, vocabSize, settings));
+  return new Set(grow.map((one) => one.distance));
+}
+
+function longestMatches(tokens, matches, stop, growing) {
   const longest = longestOf(matches);
-  const extending = new Set(found.filter((one) => one.extends).map((one) => one.distance));
   const out = [];
   for (const [e, m] of matches) {
     if (longest < 1 || m !== longest) continue;
     const end = stop - e;
-    out.push({ distance: e + m, start: end - m, stop: end, nextToken: tokens[end], extends: extending.has(e) });
+    out.push({ distance: e + m, start: end - m, stop: end, nextToken: tokens[end], extends: growing.has(e) });
   }
   return out;
 }
 
+/** The charged tokens that cost less than a literal. */
 function candidatesOf(charged, vocabSize, literal, settings) {
-  const exempt = new Set(settings.exempt_token_ids);
   const out = [];
   for (const [token, { bits, because, loopBits }] of charged) {
-    if (token < 0 || token >= vocabSize || exempt.has(token)) continue;
+    if (bits === 0 || !isCharged(token, vocabSize, settings)) continue;
     const distance = because ? because.distance : null;
     const matchLength = because ? because.matchLength : 0;
     const grows = because ? because.extends : false;
@@ -200,12 +209,17 @@ function loopsOf(tokens, settings, minLength = 12) {
     if (!mayLoop(context)) continue;
     const loop = trailingLoop(trailingRuns(context), settings.loop_window);
     if (!loop || loop.length < minLength) continue;
-    const stretch = { start: end - loop.length, stop: end, period: loop.period, copies: loop.copies };
-    const last = found[found.length - 1];
-    if (last && stretch.start < last.stop) stretch.start = Math.min(found.pop().start, stretch.start);
-    found.push(stretch);
+    const { period } = loop;
+    let start = end - loop.length;
+    while (found.length && sameLoop(found[found.length - 1], start, period)) start = Math.min(found.pop().start, start);
+    found.push({ start, stop: end, period, copies: (end - start) / period });
   }
   return found;
+}
+
+/** Whether a stretch with this start and period holds the last one or goes on with it, and not just touches it. */
+function sameLoop(last, start, period) {
+  return start <= last.start || (period === last.period && last.stop - start >= period);
 }
 
 /** A token that stands there for the first or second time cannot end three copies of anything. */

@@ -2,12 +2,20 @@
 
 const HEIGHT = 40;
 
+/** A run's loops; they depend on its tokens and the loop window alone, and are kept with it. */
+function keptLoops(run, settings) {
+  if (run.loops?.window !== settings.loop_window)
+    run.loops = { window: settings.loop_window, found: loopsOf(run.tokens, settings) };
+  return run.loops.found;
+}
+
 /** A run as the timeline needs it, computed when the text, window or buffer changes. */
-function timelineOf(tokens, vocabSize, settings, reference) {
+function timelineOf(run, vocabSize, settings, reference) {
+  const { tokens } = run;
   const shares = codeBits(tokens, vocabSize, settings);
   const total = shares.reduce((sum, bits) => sum + bits, 0);
   const rate = tokens.length ? total / tokens.length : 0;
-  return { shares, rate, loops: loopsOf(tokens, settings), leaves: reference ? partingOf(reference, tokens) : null };
+  return { shares, rate, loops: keptLoops(run, settings), leaves: reference ? partingOf(reference, tokens) : null };
 }
 
 /** Where two texts part; null if they are the same. */
@@ -77,14 +85,16 @@ class TimelineView {
     this.width = Math.max(1, ...runs.map((run) => run.tokens.length));
     this.cursors = [];
     const rows = runs.map((run, i) => {
-      const line = timelineOf(run.tokens, vocabSize, settings, unpenalised?.tokens);
+      const line = timelineOf(run, vocabSize, settings, unpenalised?.tokens);
       const summary = summaryOf(line, promptLength);
       const svg = drawLine(line, this.width, most, promptLength, `${run.name}: ${summary}`);
       svg.addEventListener("click", (event) => this.clicked(event, svg, i, run.tokens.length));
       this.cursors.push(svg.querySelector(".here"));
       return element("div", { class: "run" }, this.head(run.name, summary, i, i === chosen, runs.length), svg);
     });
+    const focused = this.box.contains(document.activeElement) ? document.activeElement.id : "";
     this.box.replaceChildren(...rows);
+    if (focused) byId(focused)?.focus({ preventScroll: true });
   }
 
   head(name, summary, i, chosen, runs) {
