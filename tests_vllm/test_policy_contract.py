@@ -5,17 +5,19 @@ import torch
 from policy_truth import Truth
 from test_contract import VOCAB, Simulation, vllm_config  # noqa: F401
 from vllm import SamplingParams
-from vllm.sampling_params import RepetitionDetectionParams
+from vllm.sampling_params import RepetitionDetectionParams, StructuredOutputsParams
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
 from lz_penalty.engines import request_settings as settings_module
 from lz_penalty.engines.request_settings import RequestSettings
 from lz_penalty.engines.server import ServerSettings
-from lz_penalty.engines.vllm import batch_state
-from lz_penalty.engines.vllm.following import Followed, Following
+from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor, batch_state, ending, processor
+from lz_penalty.engines.vllm.ending import Ending
+from lz_penalty.engines.vllm.following import Followed, Following, force_
 from lz_penalty.policy import SECTIONS, RequestPolicy, counters
 
 EOS = 0
+STOP = {"lz_stop_copies": 6}
 TEXTS = (
     "\n```\n",
     "<think>",
@@ -37,7 +39,7 @@ FIELDS = (
     {"lz_preset": "guarded", "lz_penalty": 1, "lz_code": "none", "lz_exempt_token_ids": [5, 300], **SIZES},
     DEFAULT | {"lz_end_thinking_copies": 3, "lz_stop_copies": 20},
     {"lz_thinking": "failsafe", "lz_end_thinking_copies": 3, **SIZES},
-    {"lz_stop_copies": 6},
+    STOP,
     DEFAULT | {"lz_penalty": 3, "lz_stop_copies": 5, "lz_shadow": 1},
     {"lz_preset": "paper", "lz_penalty": 3, "lz_shadow": True, **SIZES},
     {"lz_preset": "guarded", **SIZES},
@@ -147,13 +149,23 @@ def test_alone(vllm_config, tokenizer):  # noqa: F811
     assert {*SECTIONS} < simulation.met
 
 
-def test_an_end_that_vllm_does_not_find(vllm_config):  # noqa: F811
-    """The run goes on for some tokens, as vLLM's detection is told to expect; then only EOS is left."""
+@pytest.fixture
+def in_one_process(vllm_config):  # noqa: F811
+    """Follows a request where worker and scheduler share its parameters."""
     following = Following(vllm_config, counts=False)
     following.shares_params = True
-    params = SamplingParams(min_tokens=50, max_tokens=90, extra_args={"lz_stop_copies": 6})
-    settings = RequestSettings(ServerSettings(), (), 1, torch.device("cpu")).read(params.extra_args, 0)
-    followed = Followed(following, settings, params, [1, 2, 3])
+
+    def follow(params):
+        settings = RequestSettings(ServerSettings(), (), 1, torch.device("cpu")).read(params.extra_args, 0)
+        return Followed(following, settings, params, [1, 2, 3])
+
+    return follow
+
+
+def test_an_end_that_vllm_does_not_find(in_one_process):
+    """The run goes on for some tokens, as vLLM's detection is told to expect; then only EOS is left."""
+    params = SamplingParams(min_tokens=50, max_tokens=90, extra_args=STOP)
+    followed = in_one_process(params)
     output = [9, 8, 7, 1, *[4, 5, 6] * 6]
     followed.read(output)
     assert params.repetition_detection == RepetitionDetectionParams(3, 3, 6)
@@ -164,3 +176,49 @@ def test_an_end_that_vllm_does_not_find(vllm_config):  # noqa: F811
         output.append(followed.forced)
         followed.read(output)
     assert forced == [4, 5, 6, 4, 5, 6, 4, 5, EOS, EOS]
+
+
+def test_looking_ahead_keeps_nothing(in_one_process):
+    """Drafts that would use up the patience with vLLM's detection are not kept, so the run is still how it ends."""
+    followed = in_one_process(SamplingParams(max_tokens=90, extra_args=STOP))
+    followed.read([9, 8, 7, 1, *[4, 5, 6] * 6])
+    ahead = followed.ahead([4, 5, 6] * 4)
+    assert [token for _, token in ahead] == [4, 5, 6, 4, 5, 6, 4, 5, *[EOS] * 5]
+    assert followed.ahead([])[0][1] == followed.forced == 4
+    assert not followed.overrides_masks
+
+
+def test_tokens_that_the_model_does_not_know(vllm_config, tokenizer, monkeypatch):  # noqa: F811
+    """A tokenizer may write an end-of-thinking marker with one, a request may name one as its stop token."""
+    assert Following(vllm_config, counts=False).closers
+    (close,) = tokenizer("</think>").input_ids
+    monkeypatch.setattr(type(vllm_config.model_config), "get_vocab_size", lambda self: close)
+    assert not Following(vllm_config, counts=False).closers
+    logits = torch.randn(2, VOCAB)
+    for token in (VOCAB, 10**9, -1):
+        for overrides_masks in (False, True):
+            after = logits.clone()
+            force_(after, 1, token, overrides_masks=overrides_masks)
+            assert torch.equal(after, logits)
+
+
+def test_what_is_prepared_for_an_end(monkeypatch):
+    """A row of EOS must be found before `min_tokens`; a grammar may not know of a reserved token, but allows EOS."""
+    json = StructuredOutputsParams(json={"type": "object"})
+
+    def prepared(**given):
+        params = SamplingParams(max_tokens=90, extra_args=STOP, **given)
+        LZPenaltyLogitsProcessor.validate_params(params)
+        return params, Ending(params, False, EOS).token(None, 0)
+
+    params, token = prepared(ignore_eos=True, min_tokens=50)
+    assert (params.repetition_detection, params.min_tokens, token) == (RepetitionDetectionParams(1, 1, 16), 0, EOS)
+    assert prepared(ignore_eos=True, min_tokens=50, stop="x")[0].min_tokens == 50
+    assert prepared(min_tokens=50)[0].min_tokens == 50
+    reserved = ServerSettings(stop_token_id=3)
+    for module in (ending, processor):
+        monkeypatch.setattr(module, "server_settings", lambda: reserved)
+    params, token = prepared(ignore_eos=True, min_tokens=50)
+    assert (params.repetition_detection, params.stop_token_ids, token) == (None, [3], 3)
+    params, token = prepared(structured_outputs=json)
+    assert (params.stop_token_ids, token) == ([], EOS)

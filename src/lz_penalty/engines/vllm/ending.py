@@ -2,7 +2,7 @@
 
 vLLM's worker and scheduler in one process   one more token of the run, and vLLM's own detection is told to find it:
 (one GPU: the default)                       finish_reason "repetition"
-a server with a `stop_token_id`              that token: finish_reason "stop", with it as stop_reason
+a server with a `stop_token_id`              that token: finish_reason "stop", with it as stop_reason; not in a grammar
 else                                         EOS, or a stop token of the request: finish_reason "stop"
 the request ignores EOS, and has none        EOS again and again, until vLLM's detection finds it: "repetition"
 """
@@ -33,11 +33,13 @@ def prepare_end(params: Any, asked: RequestPolicy) -> None:
     if copies is None or asked.shadow:
         return
     stops = params.stop_token_ids or []
-    if reserved is not None:
+    if reserved is not None and params.structured_outputs is None:  # not every grammar lets it pass
         params.stop_token_ids = [*stops, *({reserved} - {*stops})]
     elif params.ignore_eos and not stops and _detection(params) is None:
         # Found in a run that the ladder would stop by itself, or in what the ladder forces.
         _detect(params, 1, max(LEAST_COPIES, math.ceil(copies)))
+        if not params.stop:  # before `min_tokens` vLLM does not look; without stop strings nothing else could end it
+            params.min_tokens = 0
 
 
 class Ending:
@@ -56,11 +58,10 @@ class Ending:
 
     def token(self, run: Repetition, place: int) -> int | None:
         """The token that must stand at this place of the output, behind the run; `None` if nothing can end it."""
-        self.by_run = self.by_run and place - run.start - run.length < PATIENCE
-        if self.by_run:
+        if self.by_run and _patient(run, place):
             return int(run.unit[(place - run.start) % run.period])
         stops = self._params.stop_token_ids or []
-        if (reserved := server_settings().stop_token_id) in stops:
+        if (reserved := server_settings().stop_token_id) in stops and self._params.structured_outputs is None:
             return reserved
         if self._params.ignore_eos and stops:
             return stops[0]
@@ -73,12 +74,20 @@ class Ending:
         """Whether the token must come even if it is masked: in spite of `min_tokens`, but never in a grammar."""
         return not self.by_run and self._params.structured_outputs is None
 
+    def wait(self, run: Repetition, place: int) -> None:
+        """So much of the output stands: the run has not ended the request if it should have by now."""
+        self.by_run = self.by_run and _patient(run, place)
+
     def begin(self, run: Repetition) -> None:
         """Tell the scheduler, where that is possible."""
         if self.by_run:
             self._params.min_tokens = 0
             # Nobody else is ended by it: where requests share their parameters (`n` > 1) they share the threshold too.
             _detect(self._params, run.period, int(run.copies))
+
+
+def _patient(run: Repetition, place: int) -> bool:
+    return place - run.start - run.length < PATIENCE
 
 
 def _detection(params: Any) -> Any:

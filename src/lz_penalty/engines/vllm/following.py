@@ -33,7 +33,9 @@ class Following:
         tokenizer = tokenizer_of(vllm_config.model_config)
         try:
             self.sections = Sections.of(tokenizer)
-            self.closers = closers_of(self.sections, tokenizer)
+            size = vllm_config.model_config.get_vocab_size()  # a tokenizer may have tokens that the model does not know
+            closers = closers_of(self.sections, tokenizer)
+            self.closers = {pair: ids for pair, ids in closers.items() if max(ids) < size}
         except (
             Exception
         ) as error:  # whatever a tokenizer that is not Hugging Face's may raise: who has no policy must start
@@ -149,8 +151,10 @@ class Followed:
 
     def _decide(self) -> None:
         """Note what must come next; where that is the end, make sure that vLLM ends the request."""
-        self.forced = self._next()
         run, self._ends, ended = self._tracker.stopped, self._tracker.stopped is not None, self._ends
+        if run is not None:
+            self._ending.wait(run, self.taken)
+        self.forced = self._next()
         if run is None or ended:
             return
         self._ending.begin(run)
@@ -185,7 +189,9 @@ class Followed:
 
 
 def force_(logits: torch.Tensor, row: int, token: int, *, overrides_masks: bool = False) -> None:
-    """Leave a row of logits `[rows, vocab]` only one token, in place; none if that is masked. Nothing waits for it."""
+    """Leave a row of logits `[rows, vocab]` only one token, in place; none if that is masked, or not a token. Nothing waits for it."""
+    if not 0 <= token < logits.shape[1]:  # a request may name any id as its stop token
+        return
     line = logits[row]
     if overrides_masks:
         line.fill_(-torch.inf)
