@@ -45,6 +45,8 @@ FIELDS = (
     {"lz_preset": "guarded", **SIZES},
     {},
 )
+# In all sections but tables the line is not zero, but nothing is to be computed.
+NOTHING_TO_COMPUTE = ({"lz_preset": "failsafe", "lz_escalation": 0, "lz_table": "guarded", "lz_penalty": 1},)
 
 
 class PolicySimulation(Simulation):
@@ -59,10 +61,11 @@ class PolicySimulation(Simulation):
         self.changed: dict[str, list[bool]] = {}  # in shadow mode, since the request came
         self.expected = {"lz_shadow_steps": 0, "lz_shadow_changed": 0}
         self.met = set()
+        self.fields = FIELDS
 
     def _new(self):
         self.count += 1
-        name, fields = f"request {self.count}", self.rng.choice(FIELDS)
+        name, fields = f"request {self.count}", self.rng.choice(self.fields)
         self.configs[name] = ServerSettings().settings_of(fields)
         self.truth[name] = []
         return CachedRequestState(
@@ -140,13 +143,29 @@ def test_random_batches(vllm_config, tokenizer, monkeypatch, seed, asynchronous,
     assert counted["lz_stopped"] > 0
 
 
-def test_alone(vllm_config, tokenizer):  # noqa: F811
-    """In a section without a penalty no token is stored where nothing else is in the batch; behind it, all must be there."""
+@pytest.mark.parametrize("fields", [FIELDS, NOTHING_TO_COMPUTE], ids=["all", "nothing to compute"])
+def test_alone(vllm_config, tokenizer, monkeypatch, fields):  # noqa: F811
+    """Where nothing else is in the batch, all tokens are stored in sections without a penalty, and the op stays prepared."""
+    prepared = count_calls(monkeypatch, batch_state, "prepare_lz_penalty")
+    updates = count_calls(monkeypatch, batch_state.BatchState, "update")
     simulation = PolicySimulation(vllm_config, 0, False, tokenizer)
-    simulation.most_rows = 1
+    simulation.most_rows, simulation.fields = 1, fields
     for _ in range(600):
         simulation.step()
-    assert {*SECTIONS} < simulation.met
+    assert {*SECTIONS} <= simulation.met
+    assert 0 < len(prepared) <= len(updates)
+
+
+def count_calls(monkeypatch, owner, name):
+    """A list that gains an item with every call."""
+    calls, called = [], getattr(owner, name)
+
+    def counting(*args, **kwargs):
+        calls.append(name)
+        return called(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, counting)
+    return calls
 
 
 @pytest.fixture

@@ -189,7 +189,7 @@ class Followed:
 
 
 def force_(logits: torch.Tensor, row: int, token: int, *, overrides_masks: bool = False) -> None:
-    """Leave a row of logits `[rows, vocab]` only one token, in place; none if that is masked, or not a token. Nothing waits for it."""
+    """Leave a row of logits `[rows, vocab]` only one token, in place; none if that is masked or no token. Nothing waits."""
     if not 0 <= token < logits.shape[1]:  # a request may name any id as its stop token
         return
     line = logits[row]
