@@ -1,5 +1,7 @@
 """The V1 contract for requests with a policy: random batches as in test_contract.py, every step recomputed from nothing."""
 
+import itertools
+
 import pytest
 import torch
 from policy_truth import Truth
@@ -146,26 +148,27 @@ def test_random_batches(vllm_config, tokenizer, monkeypatch, seed, asynchronous,
 @pytest.mark.parametrize("fields", [FIELDS, NOTHING_TO_COMPUTE], ids=["all", "nothing to compute"])
 def test_alone(vllm_config, tokenizer, monkeypatch, fields):  # noqa: F811
     """Where nothing else is in the batch, all tokens are stored in sections without a penalty, and the op stays prepared."""
-    prepared = count_calls(monkeypatch, batch_state, "prepare_lz_penalty")
-    updates = count_calls(monkeypatch, batch_state.BatchState, "update")
+    calls: list[str] = []
+    note_calls(monkeypatch, batch_state, "prepare_lz_penalty", calls)
+    note_calls(monkeypatch, batch_state.BatchState, "update", calls)
     simulation = PolicySimulation(vllm_config, 0, False, tokenizer)
     simulation.most_rows, simulation.fields = 1, fields
     for _ in range(600):
         simulation.step()
     assert {*SECTIONS} <= simulation.met
-    assert 0 < len(prepared) <= len(updates)
+    assert "prepare_lz_penalty" in calls
+    assert all(pair != ("prepare_lz_penalty",) * 2 for pair in itertools.pairwise(calls))
 
 
-def count_calls(monkeypatch, owner, name):
-    """A list that gains an item with every call."""
-    calls, called = [], getattr(owner, name)
+def note_calls(monkeypatch, owner, name, calls):
+    """Add the name to a list with every call."""
+    called = getattr(owner, name)
 
-    def counting(*args, **kwargs):
+    def noting(*args, **kwargs):
         calls.append(name)
         return called(*args, **kwargs)
 
-    monkeypatch.setattr(owner, name, counting)
-    return calls
+    monkeypatch.setattr(owner, name, noting)
 
 
 @pytest.fixture
@@ -185,7 +188,9 @@ def test_an_end_that_vllm_does_not_find(in_one_process):
     """The run goes on for some tokens, as vLLM's detection is told to expect; then only EOS is left."""
     params = SamplingParams(min_tokens=50, max_tokens=90, extra_args=STOP)
     followed = in_one_process(params)
-    output = [9, 8, 7, 1, *[4, 5, 6] * 6]
+    output = [9, 8, 7, 1, *[4, 5, 6] * 6][:-1]  # the token that comes now completes the last copy
+    followed.read(output[:-1])
+    assert followed.forced is None
     followed.read(output)
     assert params.repetition_detection == RepetitionDetectionParams(3, 3, 6)
     assert params.min_tokens == 0
@@ -194,17 +199,32 @@ def test_an_end_that_vllm_does_not_find(in_one_process):
         forced.append(followed.forced)
         output.append(followed.forced)
         followed.read(output)
-    assert forced == [4, 5, 6, 4, 5, 6, 4, 5, EOS, EOS]
+    assert forced == [6, 4, 5, 6, 4, 5, 6, 4, EOS, EOS]
 
 
 def test_looking_ahead_keeps_nothing(in_one_process):
     """Drafts that would use up the patience with vLLM's detection are not kept, so the run is still how it ends."""
     followed = in_one_process(SamplingParams(max_tokens=90, extra_args=STOP))
-    followed.read([9, 8, 7, 1, *[4, 5, 6] * 6])
-    ahead = followed.ahead([4, 5, 6] * 4)
-    assert [token for _, token in ahead] == [4, 5, 6, 4, 5, 6, 4, 5, *[EOS] * 5]
-    assert followed.ahead([])[0][1] == followed.forced == 4
+    followed.read([9, 8, 7, 1, *[4, 5, 6] * 6][:-1])
+    ahead = followed.ahead([6, 4, 5] * 4)
+    assert [token for _, token in ahead] == [6, 4, 5, 6, 4, 5, 6, 4, *[EOS] * 5]
+    assert followed.ahead([])[0][1] == followed.forced == 6
     assert not followed.overrides_masks
+
+
+def test_shared_parameters_are_left_alone(in_one_process, monkeypatch):
+    """Requests with `n` > 1 and no seed share them in the process of the engine."""
+    for n, seed, in_process in ((4, None, True), (4, 7, True), (1, None, True), (4, None, False)):
+        monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0" if in_process else "1")
+        params = SamplingParams(n=n, seed=seed, temperature=0.5, min_tokens=5, max_tokens=90, extra_args=STOP)
+        LZPenaltyLogitsProcessor.validate_params(params)
+        followed = in_one_process(params)
+        followed.read([9, 8, 7, 1, *[4, 5, 6] * 6])
+        shared = n > 1 and seed is None and in_process
+        assert followed.forced == (EOS if shared else 4)
+        assert (params.repetition_detection, params.min_tokens) == (
+            (None, 5) if shared else (RepetitionDetectionParams(3, 3, 6), 0)
+        )
 
 
 def test_tokens_that_the_model_does_not_know(vllm_config, tokenizer, monkeypatch):  # noqa: F811

@@ -79,6 +79,7 @@ class Followed:
         self._asked: RequestPolicy = settings.asked
         self._following = following
         self._ending = Ending(params, following.shares_params, following.eos_token_id)
+        self._early = int(self._ending.by_run and not self.shadow)  # that way takes one more token of the run
         self._first: int | None = None  # tokens that it came with
         self.restart(prompt)
         self._counted = self._tracker.totals()
@@ -86,7 +87,7 @@ class Followed:
     def restart(self, prompt: Sequence[int]) -> None:
         """Forget the output; this is the prompt."""
         self._prompt = prompt
-        self._tracker = Tracker(self._asked, self._following.sections, self._following.closers, prompt)
+        self._tracker = Tracker(self._asked, self._following.sections, self._following.closers, prompt, self._early)
         self.taken = 0
         self.forced: int | None = None
         self._ends = False
