@@ -60,7 +60,7 @@ def answered(tokenizer):
     }
     for name, more in (("plain", {}), ("ignore_eos", {"ignore_eos": True}), ("min_tokens", {"min_tokens": NEW - 2})):
         tasks["stop", name] = {"prompt": LOOPS, "extra_args": STOP, **more}
-    tasks["several"] = {"prompt": LOOPS, "extra_args": STOP, "n": 4, "temperature": 0.4}
+    tasks["several"] = {"prompt": LOOPS, "extra_args": STOP, "n": 4, "temperature": 0.05}
     for name, fields in (("alone", None), ("penalty", {"lz_preset": "guarded"}), ("stop", STOP)):
         tasks["json", name] = {"prompt": SUM, "extra_args": fields, "structured_outputs": {"json": SCHEMA}}
     requests = [
