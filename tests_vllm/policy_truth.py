@@ -21,9 +21,10 @@ from lz_penalty.policy import RequestPolicy, Sections, Tracker, closers_of
 
 
 class Truth:
-    """Knows a model's sections."""
+    """Knows a model's sections. `early`: of trackers, where worker and scheduler are in one process."""
 
-    def __init__(self, tokenizer: Any, special: tuple[int, ...]) -> None:
+    def __init__(self, tokenizer: Any, special: tuple[int, ...], early: int = 0) -> None:
+        self.early = early
         self.sections = Sections.of(tokenizer)
         self.closers = closers_of(self.sections, tokenizer)
         self.special = special
@@ -32,7 +33,7 @@ class Truth:
         """The penalty of the next token, a tracker that has read the output, and the section."""
         if not isinstance(asked, RequestPolicy):
             return asked, None, "none"
-        tracker = Tracker(asked, self.sections, self.closers, prompt)
+        tracker = Tracker(asked, self.sections, self.closers, prompt, self.early)
         for token in output:
             tracker.push(token)
         section = self.sections.read([*prompt, *output]).section

@@ -7,6 +7,7 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
+from lz_penalty.engines.vllm.ending import Ending
 from lz_penalty.engines.vllm.settings import special_tokens_of, tokenizer_of
 
 
@@ -17,6 +18,7 @@ class SpyingProcessor(LZPenaltyLogitsProcessor):
         super().__init__(vllm_config, device, is_pin_memory)
         self.truth = Truth(tokenizer_of(vllm_config.model_config), special_tokens_of(vllm_config.model_config))
         self.rows = {}
+        self.shared = vllm_config.parallel_config.distributed_executor_backend == "uni"
 
     def update_state(self, batch_update):
         process_dict_updates(self.rows, batch_update, lambda *given: given)
@@ -27,6 +29,7 @@ class SpyingProcessor(LZPenaltyLogitsProcessor):
         after = super().apply(logits)
         for row, (params, prompt, output) in self.rows.items():
             asked = server_settings().settings_of(params.extra_args)
+            self.truth.early = int(Ending(params, self.shared, None).by_run)
             end = int(after[row].argmax())  # which token that is, is checked outside
             self.truth.check_row(before[row], after[row], list(prompt), list(output), asked, end)
             if asked is None:

@@ -46,7 +46,7 @@ PROMPTS = (
 
 @pytest.fixture(scope="module")
 def truth(tokenizer, special):
-    return Truth(tokenizer, special)
+    return Truth(tokenizer, special, early=1)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def answered(tokenizer):
     }
     for name, more in (("plain", {}), ("ignore_eos", {"ignore_eos": True}), ("min_tokens", {"min_tokens": NEW - 2})):
         tasks["stop", name] = {"prompt": LOOPS, "extra_args": STOP, **more}
-    tasks["several"] = {"prompt": LOOPS, "extra_args": STOP, "n": 4, "temperature": 0.4}
+    tasks["several"] = {"prompt": LOOPS, "extra_args": STOP, "n": 4, "temperature": 0.05}
     for name, fields in (("alone", None), ("penalty", {"lz_preset": "guarded"}), ("stop", STOP)):
         tasks["json", name] = {"prompt": SUM, "extra_args": fields, "structured_outputs": {"json": SCHEMA}}
     requests = [
@@ -103,14 +103,20 @@ def test_the_end_has_a_reason_of_its_own(answered, name):
     one = answered["stop", name]
     assert one["reason"] == ["repetition", "repetition_detected"]
     assert repetition_at_end(one["tokens"], min_copies=6, min_length=16)
-    assert not repetition_at_end(one["tokens"][:-2], min_copies=6, min_length=16)
+    assert not repetition_at_end(one["tokens"][:-1], min_copies=6, min_length=16)
     assert len(one["tokens"]) < NEW - 2
 
 
-def test_only_the_one_that_loops_is_ended(answered):
+def test_those_that_share_their_parameters_end_with_eos(answered, tokenizer):
+    """`n` > 1: nothing is changed that holds for the others too."""
+    loops = 0
     for tokens, reason in zip(answered["several"]["all"], answered["several"]["reasons"], strict=True):
-        loops = repetition_at_end(tokens, min_copies=6, min_length=16) is not None
-        assert loops == (reason == ["repetition", "repetition_detected"]), (reason, tokens)
+        assert reason in (["stop", None], ["length", None])
+        if tokens[-1] == tokenizer.eos_token_id:
+            loops += repetition_at_end(tokens[:-1], min_copies=6, min_length=16) is not None
+            tokens = tokens[:-2]
+        assert not repetition_at_end(tokens, min_copies=6, min_length=16)
+    assert loops > 0
 
 
 def test_a_grammar_is_never_left(answered, tokenizer):

@@ -1,21 +1,25 @@
 """The V1 contract for requests with a policy: random batches as in test_contract.py, every step recomputed from nothing."""
 
+import itertools
+
 import pytest
 import torch
 from policy_truth import Truth
 from test_contract import VOCAB, Simulation, vllm_config  # noqa: F401
 from vllm import SamplingParams
-from vllm.sampling_params import RepetitionDetectionParams
+from vllm.sampling_params import RepetitionDetectionParams, StructuredOutputsParams
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
 from lz_penalty.engines import request_settings as settings_module
 from lz_penalty.engines.request_settings import RequestSettings
 from lz_penalty.engines.server import ServerSettings
-from lz_penalty.engines.vllm import batch_state
+from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor, batch_state, ending, processor
+from lz_penalty.engines.vllm.ending import Ending
 from lz_penalty.engines.vllm.following import Followed, Following, force_
 from lz_penalty.policy import SECTIONS, RequestPolicy, counters
 
 EOS = 0
+STOP = {"lz_stop_copies": 6}
 TEXTS = (
     "\n```\n",
     "<think>",
@@ -37,12 +41,14 @@ FIELDS = (
     {"lz_preset": "guarded", "lz_penalty": 1, "lz_code": "none", "lz_exempt_token_ids": [5, 300], **SIZES},
     DEFAULT | {"lz_end_thinking_copies": 3, "lz_stop_copies": 20},
     {"lz_thinking": "failsafe", "lz_end_thinking_copies": 3, **SIZES},
-    {"lz_stop_copies": 6},
+    STOP,
     DEFAULT | {"lz_penalty": 3, "lz_stop_copies": 5, "lz_shadow": 1},
     {"lz_preset": "paper", "lz_penalty": 3, "lz_shadow": True, **SIZES},
     {"lz_preset": "guarded", **SIZES},
     {},
 )
+# In all sections but tables the line is not zero, but nothing is to be computed.
+NOTHING_TO_COMPUTE = ({"lz_preset": "failsafe", "lz_escalation": 0, "lz_table": "guarded", "lz_penalty": 1},)
 
 
 class PolicySimulation(Simulation):
@@ -57,10 +63,11 @@ class PolicySimulation(Simulation):
         self.changed: dict[str, list[bool]] = {}  # in shadow mode, since the request came
         self.expected = {"lz_shadow_steps": 0, "lz_shadow_changed": 0}
         self.met = set()
+        self.fields = FIELDS
 
     def _new(self):
         self.count += 1
-        name, fields = f"request {self.count}", self.rng.choice(FIELDS)
+        name, fields = f"request {self.count}", self.rng.choice(self.fields)
         self.configs[name] = ServerSettings().settings_of(fields)
         self.truth[name] = []
         return CachedRequestState(
@@ -138,23 +145,52 @@ def test_random_batches(vllm_config, tokenizer, monkeypatch, seed, asynchronous,
     assert counted["lz_stopped"] > 0
 
 
-def test_alone(vllm_config, tokenizer):  # noqa: F811
-    """In a section without a penalty no token is stored where nothing else is in the batch; behind it, all must be there."""
+@pytest.mark.parametrize("fields", [FIELDS, NOTHING_TO_COMPUTE], ids=["all", "nothing to compute"])
+def test_alone(vllm_config, tokenizer, monkeypatch, fields):  # noqa: F811
+    """Where nothing else is in the batch, all tokens are stored in sections without a penalty, and the op stays prepared."""
+    calls: list[str] = []
+    note_calls(monkeypatch, batch_state, "prepare_lz_penalty", calls)
+    note_calls(monkeypatch, batch_state.BatchState, "update", calls)
     simulation = PolicySimulation(vllm_config, 0, False, tokenizer)
-    simulation.most_rows = 1
+    simulation.most_rows, simulation.fields = 1, fields
     for _ in range(600):
         simulation.step()
-    assert {*SECTIONS} < simulation.met
+    assert {*SECTIONS} <= simulation.met
+    assert "prepare_lz_penalty" in calls
+    assert all(pair != ("prepare_lz_penalty",) * 2 for pair in itertools.pairwise(calls))
 
 
-def test_an_end_that_vllm_does_not_find(vllm_config):  # noqa: F811
-    """The run goes on for some tokens, as vLLM's detection is told to expect; then only EOS is left."""
+def note_calls(monkeypatch, owner, name, calls):
+    """Add the name to a list with every call."""
+    called = getattr(owner, name)
+
+    def noting(*args, **kwargs):
+        calls.append(name)
+        return called(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, noting)
+
+
+@pytest.fixture
+def in_one_process(vllm_config):  # noqa: F811
+    """Follows a request where worker and scheduler share its parameters."""
     following = Following(vllm_config, counts=False)
     following.shares_params = True
-    params = SamplingParams(min_tokens=50, max_tokens=90, extra_args={"lz_stop_copies": 6})
-    settings = RequestSettings(ServerSettings(), (), 1, torch.device("cpu")).read(params.extra_args, 0)
-    followed = Followed(following, settings, params, [1, 2, 3])
-    output = [9, 8, 7, 1, *[4, 5, 6] * 6]
+
+    def follow(params):
+        settings = RequestSettings(ServerSettings(), (), 1, torch.device("cpu")).read(params.extra_args, 0)
+        return Followed(following, settings, params, [1, 2, 3])
+
+    return follow
+
+
+def test_an_end_that_vllm_does_not_find(in_one_process):
+    """The run goes on for some tokens, as vLLM's detection is told to expect; then only EOS is left."""
+    params = SamplingParams(min_tokens=50, max_tokens=90, extra_args=STOP)
+    followed = in_one_process(params)
+    output = [9, 8, 7, 1, *[4, 5, 6] * 6][:-1]  # the token that comes now completes the last copy
+    followed.read(output[:-1])
+    assert followed.forced is None
     followed.read(output)
     assert params.repetition_detection == RepetitionDetectionParams(3, 3, 6)
     assert params.min_tokens == 0
@@ -163,15 +199,65 @@ def test_an_end_that_vllm_does_not_find(vllm_config):  # noqa: F811
         forced.append(followed.forced)
         output.append(followed.forced)
         followed.read(output)
-    assert forced == [4, 5, 6, 4, 5, 6, 4, 5, EOS, EOS]
+    assert forced == [6, 4, 5, 6, 4, 5, 6, 4, EOS, EOS]
 
 
-@pytest.mark.parametrize("overrides_masks", [False, True])
-@pytest.mark.parametrize("token", [-9, 8, 10**9])
-def test_a_token_that_the_model_does_not_know_is_not_forced(token, overrides_masks):
-    """Tokenizers may have more than the model, and `stop_token_ids` of a request may be anything."""
-    logits = torch.zeros(2, 8)
-    force_(logits, 1, token, overrides_masks=overrides_masks)
-    assert not logits.any()
-    force_(logits, 1, 7, overrides_masks=overrides_masks)
-    assert logits.isfinite().sum(dim=1).tolist() == [8, 1]
+def test_looking_ahead_keeps_nothing(in_one_process):
+    """Drafts that would use up the patience with vLLM's detection are not kept, so the run is still how it ends."""
+    followed = in_one_process(SamplingParams(max_tokens=90, extra_args=STOP))
+    followed.read([9, 8, 7, 1, *[4, 5, 6] * 6][:-1])
+    ahead = followed.ahead([6, 4, 5] * 4)
+    assert [token for _, token in ahead] == [6, 4, 5, 6, 4, 5, 6, 4, *[EOS] * 5]
+    assert followed.ahead([])[0][1] == followed.forced == 6
+    assert not followed.overrides_masks
+
+
+def test_shared_parameters_are_left_alone(in_one_process, monkeypatch):
+    """Requests with `n` > 1 and no seed share them in the process of the engine."""
+    for n, seed, in_process in ((4, None, True), (4, 7, True), (1, None, True), (4, None, False)):
+        monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0" if in_process else "1")
+        params = SamplingParams(n=n, seed=seed, temperature=0.5, min_tokens=5, max_tokens=90, extra_args=STOP)
+        LZPenaltyLogitsProcessor.validate_params(params)
+        followed = in_one_process(params)
+        followed.read([9, 8, 7, 1, *[4, 5, 6] * 6])
+        shared = n > 1 and seed is None and in_process
+        assert followed.forced == (EOS if shared else 4)
+        assert (params.repetition_detection, params.min_tokens) == (
+            (None, 5) if shared else (RepetitionDetectionParams(3, 3, 6), 0)
+        )
+
+
+def test_tokens_that_the_model_does_not_know(vllm_config, tokenizer, monkeypatch):  # noqa: F811
+    """A tokenizer may write an end-of-thinking marker with one, a request may name one as its stop token."""
+    assert Following(vllm_config, counts=False).closers
+    (close,) = tokenizer("</think>").input_ids
+    monkeypatch.setattr(type(vllm_config.model_config), "get_vocab_size", lambda self: close)
+    assert not Following(vllm_config, counts=False).closers
+    logits = torch.randn(2, VOCAB)
+    for token in (VOCAB, 10**9, -1):
+        for overrides_masks in (False, True):
+            after = logits.clone()
+            force_(after, 1, token, overrides_masks=overrides_masks)
+            assert torch.equal(after, logits)
+
+
+def test_what_is_prepared_for_an_end(monkeypatch):
+    """A row of EOS must be found before `min_tokens`; a grammar may not know of a reserved token, but allows EOS."""
+    json = StructuredOutputsParams(json={"type": "object"})
+
+    def prepared(**given):
+        params = SamplingParams(max_tokens=90, extra_args=STOP, **given)
+        LZPenaltyLogitsProcessor.validate_params(params)
+        return params, Ending(params, False, EOS).token(None, 0)
+
+    params, token = prepared(ignore_eos=True, min_tokens=50)
+    assert (params.repetition_detection, params.min_tokens, token) == (RepetitionDetectionParams(1, 1, 16), 0, EOS)
+    assert prepared(ignore_eos=True, min_tokens=50, stop="x")[0].min_tokens == 50
+    assert prepared(min_tokens=50)[0].min_tokens == 50
+    reserved = ServerSettings(stop_token_id=3)
+    for module in (ending, processor):
+        monkeypatch.setattr(module, "server_settings", lambda: reserved)
+    params, token = prepared(ignore_eos=True, min_tokens=50)
+    assert (params.repetition_detection, params.stop_token_ids, token) == (None, [3], 3)
+    params, token = prepared(structured_outputs=json)
+    assert (params.stop_token_ids, token) == ([], EOS)

@@ -6,6 +6,8 @@ from policy_truth import Truth
 from requests_and_truth import as_tasks, check_all, firsts, mixed_requests
 from test_policy import LOOPS, POLICIES, PROMPTS, SCHEMA, SHADOW, STOP, SUM
 
+from lz_penalty.detection import repetition_at_end
+
 ENGINE = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "max_model_len": 256}
 DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
 NEW = 110
@@ -37,7 +39,7 @@ def test_mixed_requests(model, tokenizer, special, drafts):
     if drafts:
         assert result["metrics"]["vllm:spec_decode_num_accepted_tokens"] > 0
 
-    truth, forced, changed, steps = Truth(tokenizer, special), 0, 0, 0
+    truth, forced, changed, steps = Truth(tokenizer, special, early=0 if drafts else 1), 0, 0, 0
     for task, output in zip(policies[:-1], outputs[len(requests) :], strict=False):
         more, would_change = truth.check_output(model, task["prompt"], task["extra_args"], output)
         forced += more
@@ -54,4 +56,7 @@ def test_mixed_requests(model, tokenizer, special, drafts):
         assert result["counters"]["lz_shadow_steps"] == steps
         assert abs(result["counters"]["lz_shadow_changed"] - changed) <= 1  # a near-tie
         assert changed > 0
+    for output in () if drafts else outputs[-4:-1]:
+        assert repetition_at_end(output, min_copies=6, min_length=16)
+        assert not repetition_at_end(output[:-1], min_copies=6, min_length=16)
     assert all(len(output) < NEW - 2 for output in outputs[-4:-1])

@@ -19,6 +19,7 @@ __all__ = ["MAX_REWIND", "Tracker", "closers_of"]
 
 MAX_REWIND = 256  # tokens
 MAX_CLOSER = 128  # tokens of a marker
+LEAST_COPIES = 3  # that are looked for
 RUNG_LENGTH = 16  # tokens from which a run counts for the ladder
 NEVER = float("inf")
 WATCHED = 3  # the first fields of a `Climb`: what `push` announces
@@ -64,6 +65,8 @@ class Tracker:
         sections: of the model; share them between requests.
         closers: see `closers_of`.
         prompt: its ids, for the section in which the output begins.
+        early: `stopped` names a run that lacks so many tokens, for engines that end it by writing them; 0 or 1. One that
+            has thinking to end first, or needs less than 4 copies, is named when it is complete.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class Tracker:
         sections: Sections,
         closers: Mapping[Pair, tuple[int, ...]],
         prompt: Sequence[int],
+        early: int = 0,
     ) -> None:
         ladder = asked.ladder
         self._advance = sections.advance
@@ -81,11 +85,12 @@ class Tracker:
         self._states: deque[State] = deque(maxlen=MAX_REWIND)  # before each of the last tokens
         self._end = ladder.end_thinking_copies or NEVER
         self._stop = ladder.stop_copies or NEVER
+        self._early = early
         self._detector: RepetitionDetector | None = None
         if asked.looks_for_runs:
             self._detector = RepetitionDetector(
-                min_copies=min(LOOP_COPIES, self._end, self._stop),
-                min_length=RUNG_LENGTH if ladder else LOOP_LENGTH,
+                min_copies=max(LEAST_COPIES, min(LOOP_COPIES, self._end, self._stop - early)),
+                min_length=RUNG_LENGTH - early if ladder else LOOP_LENGTH,
                 max_rewind=MAX_REWIND,
             )
         self._climb = Climb()
@@ -183,15 +188,18 @@ class Tracker:
         length = detector.length
         for period, start in detector.stretches:
             run = length - start
-            if run < RUNG_LENGTH:
+            may_end = closer and not climb.marker
+            due = run if may_end else run + self._early
+            if due < RUNG_LENGTH:
                 continue
-            copies = run / period
-            if run >= LOOP_LENGTH and copies >= LOOP_COPIES:
+            if run >= LOOP_LENGTH and run / period >= LOOP_COPIES:
                 climb = _count(climb, period, start, length)
-            if copies >= self._end and closer and not climb.marker:
+            if may_end and run / period >= self._end:
                 first = climb.ended_thinking or detector.run(period, start)
                 climb = climb._replace(marker=closer, written=0, ended_thinking=first, ends=climb.ends + 1)
-            elif copies >= self._stop and not climb.stopped and not climb.written:  # a marker may begin like the loop
+            elif (
+                due / period >= self._stop and not climb.stopped and not climb.written
+            ):  # a marker may begin like the loop
                 climb = climb._replace(stopped=detector.run(period, start))
         if climb is before:
             return False

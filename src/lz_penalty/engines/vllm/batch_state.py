@@ -5,8 +5,8 @@ per row where the kernel can read them; it writes the new token to the history a
 
     history  [slots, capacity]   on the device; a slot belongs to a request while it is in the batch
     columns  [3, rows]           slot, length and newest token of each row, where the device can read them; see `Staging`
-    table    [rows, 9]           settings of each row, zero for rows without the penalty; sent when the batch changes, or
-                                 a request with a policy comes to another section
+    table    [rows, 9]           settings of each row, zero for rows without the penalty; sent when the batch changes, and
+                                 written anew when a request with a policy comes to another section
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 
 from lz_penalty import packing as col
 from lz_penalty.engines.output_lists import LENGTH, NEWEST, SLOT, NewestReader, newest_reader
-from lz_penalty.engines.request_settings import RequestSettings, Settings, padded, store
+from lz_penalty.engines.request_settings import RequestSettings, Settings, padded, send, store
 from lz_penalty.engines.vllm.following import Followed, Following, force_
 from lz_penalty.engines.vllm.shadowing import Shadow
 from lz_penalty.engines.vllm.staging import Staging
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.ops import prepare_lz_penalty
+from lz_penalty.packing import PackedConfig
 
 __all__ = ["BatchState"]
 
@@ -84,6 +85,7 @@ class BatchState:
         self._followed: list[tuple[int, Request, Followed]] = []  # rows with a policy
         # Made anew when the batch has changed.
         self._penalise: Callable[..., Any] | None = None
+        self._sent = torch.zeros(0)  # the table on the device
         self._reader: NewestReader | None = None
         self._stream: Callable[[], int] | None = None  # the current one, where a quiet step is one call of C
         self._fields: list[list[torch.Tensor]] = []
@@ -154,6 +156,7 @@ class BatchState:
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         """Penalise the logits of the batch in place."""
         if not self._outputs:
+            self._shadow.collect()
             return logits
         if logits.size(0) != self._batch_size:
             raise LZPenaltyError(
@@ -171,7 +174,7 @@ class BatchState:
         slots, lengths, newest = self._fields[self._staging.turn]
         given = (logits, self._history, lengths, None, slots, None, None, newest)
         if self._penalise is None:
-            self._penalise = prepare_lz_penalty(*given, config=self._settings.pack(self._table[: self._batch_size]))
+            self._penalise = prepare_lz_penalty(*given, config=self._pack())
         self._penalise(*given)
         if self._followed:
             self._shadow.compare(logits)
@@ -191,7 +194,7 @@ class BatchState:
             taken = self._reader.take_and_launch(before, after, logits.data_ptr(), self._stream())
         else:
             taken = self._reader.take(before, after)
-            if not self._followed:  # policies must see the tokens first
+            if not self._followed:  # policies must see the tokens first, and need more than that
                 self._fuse(self._reader)
         if taken < 0:
             raise placeholder()
@@ -200,9 +203,9 @@ class BatchState:
         return taken
 
     def _fuse(self, reader: NewestReader) -> None:
-        """Let C do all of the steps to come, once the op can be launched from there; a policy needs more than that."""
+        """Let C do all of the steps to come, once the op can be launched from there."""
         direct = getattr(self._penalise, "direct", None)
-        if direct is not None and not self._followed:
+        if direct is not None:
             reader.launch_with(direct)
             self._stream = direct.stream
 
@@ -231,16 +234,27 @@ class BatchState:
 
     def _follow(self) -> None:
         """Let every policy see its new token; in other sections, other settings apply."""
-        stale = []
+        self._shadow.collect()
+        changed = False
         for row, request, followed in self._followed:
             if followed.read(request.output) and not np.array_equal(followed.line, self._table[row]):
-                if not self._table[row].any():  # where no row is penalised, tokens are not stored
-                    stale.append(row)
                 self._table[row] = followed.line
-                self._penalise = None
+                changed = True
             if followed.shadow:
                 self._shadow.step(request.slot, followed)
-        self._load(stale)
+        if changed and self._penalise is not None:
+            self._sent.copy_(send(self._table[: self._batch_size], self._sent.device))
+
+    def _pack(self) -> PackedConfig:
+        """The settings of the batch, with the sizes of the largest section.
+
+        So the op stays as it is prepared when the lines change, and stores tokens in all sections: it does not where no
+        row has anything to compute.
+        """
+        lines = self._table[: self._batch_size]
+        self._sent = send(lines.copy(), self._history.device)
+        largest = np.concatenate([lines, *[request.settings.lines for _, request, _ in self._followed]])
+        return self._settings.pack(largest, self._sent)
 
     def _force(self, logits: torch.Tensor) -> None:
         for row, _, followed in self._followed:

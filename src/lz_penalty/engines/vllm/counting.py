@@ -31,7 +31,7 @@ _BROKEN = Counter("lz_penalty:loops_broken", "Loops met that the text left again
 
 
 def count_request(outcome: str) -> None:
-    """Count a request as "penalised", "none" or "refused"."""
+    """Count a request as "penalised" (also by a ladder alone, or in shadow mode), "none" or "refused"."""
     _REQUESTS.labels(outcome).inc()
 
 

@@ -1,8 +1,8 @@
 """How a request ends that the ladder stops: the best way that this vLLM has, since a processor cannot end anything itself.
 
-vLLM's worker and scheduler in one process   one more token of the run, and vLLM's own detection is told to find it:
-(one GPU: the default)                       finish_reason "repetition"
-a server with a `stop_token_id`              that token: finish_reason "stop", with it as stop_reason
+vLLM's worker and scheduler in one process   the last token of the run, and vLLM's own detection is told to find it:
+(one GPU: the default)                       finish_reason "repetition"; not where requests share their parameters
+a server with a `stop_token_id`              that token: finish_reason "stop", with it as stop_reason; not in a grammar
 else                                         EOS, or a stop token of the request: finish_reason "stop"
 the request ignores EOS, and has none        EOS again and again, until vLLM's detection finds it: "repetition"
 """
@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import math
 from typing import Any
+
+from vllm import envs
 
 from lz_penalty.detection import Repetition
 from lz_penalty.engines.server import server_settings
@@ -24,6 +26,7 @@ except ImportError:  # older releases end a request by tokens alone
 __all__ = ["Ending", "prepare_end"]
 
 LEAST_COPIES = 16  # of one token: the shortest run that the ladder counts
+SHARED = "_lz_shared"  # in `extra_args`: several requests have the same parameters
 PATIENCE = 8  # tokens within which vLLM must have found a run; some were under way when it was told
 
 
@@ -32,12 +35,16 @@ def prepare_end(params: Any, asked: RequestPolicy) -> None:
     copies, reserved = asked.ladder.stop_copies, server_settings().stop_token_id
     if copies is None or asked.shadow:
         return
+    if params.n > 1 and params.seed is None and not envs.VLLM_ENABLE_V1_MULTIPROCESSING:
+        params.extra_args = {**(params.extra_args or {}), SHARED: True}
     stops = params.stop_token_ids or []
-    if reserved is not None:
+    if reserved is not None and params.structured_outputs is None:  # not every grammar lets it pass
         params.stop_token_ids = [*stops, *({reserved} - {*stops})]
     elif params.ignore_eos and not stops and _detection(params) is None:
         # Found in a run that the ladder would stop by itself, or in what the ladder forces.
         _detect(params, 1, max(LEAST_COPIES, math.ceil(copies)))
+        if not params.stop:  # before `min_tokens` vLLM does not look; without stop strings nothing else could end it
+            params.min_tokens = 0
 
 
 class Ending:
@@ -52,15 +59,15 @@ class Ending:
     def __init__(self, params: Any, shared: bool, eos_token_id: int | None) -> None:
         self._params = params
         self._eos_token_id = eos_token_id
-        self.by_run = shared and RepetitionDetectionParams is not None
+        alone = SHARED not in (params.extra_args or {})
+        self.by_run = shared and alone and RepetitionDetectionParams is not None
 
     def token(self, run: Repetition, place: int) -> int | None:
         """The token that must stand at this place of the output, behind the run; `None` if nothing can end it."""
-        self.by_run = self.by_run and place - run.start - run.length < PATIENCE
-        if self.by_run:
+        if self.by_run and _patient(run, place):
             return int(run.unit[(place - run.start) % run.period])
         stops = self._params.stop_token_ids or []
-        if (reserved := server_settings().stop_token_id) in stops:
+        if (reserved := server_settings().stop_token_id) in stops and self._params.structured_outputs is None:
             return reserved
         if self._params.ignore_eos and stops:
             return stops[0]
@@ -73,12 +80,19 @@ class Ending:
         """Whether the token must come even if it is masked: in spite of `min_tokens`, but never in a grammar."""
         return not self.by_run and self._params.structured_outputs is None
 
+    def wait(self, run: Repetition, place: int) -> None:
+        """So much of the output stands: the run has not ended the request if it should have by now."""
+        self.by_run = self.by_run and _patient(run, place)
+
     def begin(self, run: Repetition) -> None:
         """Tell the scheduler, where that is possible."""
         if self.by_run:
             self._params.min_tokens = 0
-            # Nobody else is ended by it: where requests share their parameters (`n` > 1) they share the threshold too.
-            _detect(self._params, run.period, int(run.copies))
+            _detect(self._params, run.period, (run.length + 1) // run.period)  # with the token that comes now
+
+
+def _patient(run: Repetition, place: int) -> bool:
+    return place - run.start - run.length < PATIENCE
 
 
 def _detection(params: Any) -> Any:

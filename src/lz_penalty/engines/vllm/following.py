@@ -33,7 +33,9 @@ class Following:
         tokenizer = tokenizer_of(vllm_config.model_config)
         try:
             self.sections = Sections.of(tokenizer)
-            self.closers = closers_of(self.sections, tokenizer)
+            size = vllm_config.model_config.get_vocab_size()  # a tokenizer may have tokens that the model does not know
+            closers = closers_of(self.sections, tokenizer)
+            self.closers = {pair: ids for pair, ids in closers.items() if max(ids) < size}
         except (
             Exception
         ) as error:  # whatever a tokenizer that is not Hugging Face's may raise: who has no policy must start
@@ -77,6 +79,7 @@ class Followed:
         self._asked: RequestPolicy = settings.asked
         self._following = following
         self._ending = Ending(params, following.shares_params, following.eos_token_id)
+        self._early = int(self._ending.by_run and not self.shadow)  # that way takes one more token of the run
         self._first: int | None = None  # tokens that it came with
         self.restart(prompt)
         self._counted = self._tracker.totals()
@@ -84,7 +87,7 @@ class Followed:
     def restart(self, prompt: Sequence[int]) -> None:
         """Forget the output; this is the prompt."""
         self._prompt = prompt
-        self._tracker = Tracker(self._asked, self._following.sections, self._following.closers, prompt)
+        self._tracker = Tracker(self._asked, self._following.sections, self._following.closers, prompt, self._early)
         self.taken = 0
         self.forced: int | None = None
         self._ends = False
@@ -149,8 +152,10 @@ class Followed:
 
     def _decide(self) -> None:
         """Note what must come next; where that is the end, make sure that vLLM ends the request."""
-        self.forced = self._next()
         run, self._ends, ended = self._tracker.stopped, self._tracker.stopped is not None, self._ends
+        if run is not None:
+            self._ending.wait(run, self.taken)
+        self.forced = self._next()
         if run is None or ended:
             return
         self._ending.begin(run)
@@ -185,11 +190,8 @@ class Followed:
 
 
 def force_(logits: torch.Tensor, row: int, token: int, *, overrides_masks: bool = False) -> None:
-    """Leave a row of logits `[rows, vocab]` only one token, in place; none if that is masked. Nothing waits for it.
-
-    Tokenizers and requests (`stop_token_ids`) may name tokens that the model does not know: nothing is changed.
-    """
-    if not 0 <= token < logits.shape[1]:
+    """Leave a row of logits `[rows, vocab]` only one token, in place; none if that is masked or no token. Nothing waits."""
+    if not 0 <= token < logits.shape[1]:  # a request may name any id as its stop token
         return
     line = logits[row]
     if overrides_masks:

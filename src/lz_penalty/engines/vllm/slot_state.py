@@ -30,11 +30,13 @@ class Batch(NamedTuple):
     Attributes:
         slots: of its requests.
         settings: of its rows, on the device.
+        table: those of them that the op reads; written anew when a request with a policy comes to another section.
         penalise: the op, prepared.
     """
 
     slots: np.ndarray
     settings: torch.Tensor
+    table: torch.Tensor
     penalise: Callable[..., Any]
 
 
@@ -91,14 +93,18 @@ class SlotState:
     def before_step(self) -> None:
         """Send the settings of all slots, if any have changed; ask for the texts that policies must see."""
         self._send_settings()
+        self._shadow.collect()
         if self._followed and self._idle < MOST_IDLE:
             self._texts.ask()
 
     def _send_settings(self) -> None:
         if self._sent is None:
-            both = np.concatenate([self._table, self._skips_prompt[:, None]], axis=1)
-            self._sent = send(both, self._states.device)
+            self._sent = send(self._lines(), self._states.device)
             self._batch = None
+
+    def _lines(self) -> np.ndarray:
+        """Of all slots: the settings, and whether the prompt is left out."""
+        return np.concatenate([self._table, self._skips_prompt[:, None]], axis=1)
 
     def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
         """Penalise the logits of the batch in place."""
@@ -129,36 +135,53 @@ class SlotState:
         token_ids = self._states.all_token_ids.gpu
         given = (logits, token_ids, lengths, starts, ctx.expanded_idx_mapping, tail_ids, tail_lengths)
         if batch is None:
-            largest = self._table[slots] if lines is None else lines
-            packed = self._settings.pack(largest, settings[:, : col.COLUMNS].contiguous())
-            self._batch = batch = Batch(slots.copy(), settings, prepare_lz_penalty(*given, config=packed))
+            table = settings[:, : col.COLUMNS].contiguous()
+            packed = self._settings.pack(self._largest(slots), table)
+            self._batch = batch = Batch(slots.copy(), settings, table, prepare_lz_penalty(*given, config=packed))
         return batch.penalise(*given)
 
     # ------------------------------------------------------------ requests with a policy
 
+    def _largest(self, slots: np.ndarray) -> np.ndarray:
+        """The lines of these slots, and of all sections of those with a policy: the op stays prepared as they change."""
+        followed = [self._followed[slot].settings.lines for slot in slots[self._is_followed[slots]].tolist()]
+        return np.concatenate([self._table[slots], *followed])
+
+    def _write_table(self, slots: np.ndarray, rows: torch.Tensor) -> None:
+        """Some lines have changed: send them, and let the op find them where it is prepared for this batch."""
+        if self._sent is not None:
+            self._sent.copy_(send(self._lines(), self._states.device))
+            if self._batch is not None and not self._drafts and np.array_equal(self._batch.slots, slots):
+                self._batch.table.copy_(self._sent.index_select(0, rows)[:, : col.COLUMNS])
+            else:
+                self._batch = None
+
     def _apply_policies(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
-        present = int(self._is_followed[ctx.idx_mapping_np].sum())
-        slots = ctx.idx_mapping_np.tolist() if present else []
-        if present + len(self._absent) != len(self._followed):
-            self._settle_absent(slots)
-        self._shadow.collect()
+        present = ctx.idx_mapping_np[self._is_followed[ctx.idx_mapping_np]].tolist()
+        if self._followed.keys() - present != self._absent:
+            self._settle_absent(present)
         if not present:
             self._idle += 1
             self._texts.forget()
             return self._penalise(logits, ctx)
         self._idle = 0
-        changed = self._texts.read(slots)
-        for slot, is_changed in changed.items():
-            if is_changed and not np.array_equal(self._table[slot], self._followed[slot].line):
-                self._table[slot] = self._followed[slot].line
-                self._sent = None
+        changed = self._texts.read(present)
+        others = [
+            slot
+            for slot, is_changed in changed.items()
+            if is_changed and not np.array_equal(self._table[slot], self._followed[slot].line)
+        ]
+        for slot in others:
+            self._table[slot] = self._followed[slot].line
+        if others:
+            self._write_table(ctx.idx_mapping_np, ctx.expanded_idx_mapping)
         self._send_settings()
         lines = None
         if self._drafts:
             rows = self._rows(ctx)
             lines, forced = self._ahead(ctx, rows, list(changed))
         else:
-            rows = {slot: [row] for row, slot in enumerate(slots)}
+            rows = {slot: [row] for row, slot in enumerate(ctx.idx_mapping_np.tolist())}
             forced = [(rows[slot][0], slot, self._followed[slot].forced) for slot in changed]
         shadowed = [slot for slot in changed if self._followed[slot].shadow]
         self._count_steps({slot: rows[slot] for slot in shadowed})
