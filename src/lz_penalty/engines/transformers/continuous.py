@@ -17,7 +17,7 @@ from transformers.generation.continuous_batching import cb_logits_processors as 
 from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager
 
 from lz_penalty.config import LZPenaltyConfig
-from lz_penalty.engines.transformers.following import Followed, follow
+from lz_penalty.engines.transformers.following import Followed, follow, tokens_of
 from lz_penalty.engines.transformers.policy import force, needs_sections, with_exempt
 from lz_penalty.engines.transformers.processor import LZPenaltyLogitsProcessor
 from lz_penalty.errors import LZPenaltyError
@@ -122,8 +122,7 @@ def _check_complete(state: Any) -> int:
 def _history(state: Any, config: LZPenaltyConfig) -> list[int]:
     """The last tokens of a request, as many as can matter."""
     count = _check_complete(state)
-    tokens = state.initial_tokens + state.generated_tokens
-    prompt = state._true_initial_tokens or len(state.initial_tokens)  # evicted requests carry their output as prompt
+    tokens, prompt = tokens_of(state)
     reach = max(config.window_size + config.buffer_size, config.loop_window if config.escalation else 0)
     return tokens[max(0 if config.include_prompt else prompt, count - reach) :]
 

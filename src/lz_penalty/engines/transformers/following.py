@@ -15,7 +15,7 @@ from transformers.generation.continuous_batching.requests import RequestState, R
 from lz_penalty.engines.transformers.policy import Outcome, outcome_of, sections_of
 from lz_penalty.policy import RequestPolicy, Tracker, counters
 
-__all__ = ["CHANGES", "Followed", "follow", "note_stop", "was_stopped"]
+__all__ = ["CHANGES", "Followed", "follow", "note_stop", "tokens_of", "was_stopped"]
 
 _NAME = "lz_followed"  # attribute of a `RequestState`
 _MAX_NOTED = 4_096
@@ -47,15 +47,18 @@ def follow(state: Any, asked: RequestPolicy, tokenizer: Any) -> Followed:
     """What is known of a request; read from its tokens where nothing is."""
     followed = getattr(state, _NAME, None)
     if followed is None:
-        prompt = state._true_initial_tokens or len(
-            state.initial_tokens
-        )  # evicted requests carry their output as prompt
-        tokens = state.initial_tokens + state.generated_tokens
+        tokens, prompt = tokens_of(state)
         followed = Followed(asked, Tracker(asked, *sections_of(tokenizer), tokens[:prompt]))
         for token in tokens[prompt:]:
             followed.tracker.push(token)
         setattr(state, _NAME, followed)
     return followed
+
+
+def tokens_of(state: Any) -> tuple[list[int], int]:
+    """All tokens of a request, and how many of them are its prompt: evicted requests carry their output as prompt."""
+    tokens = state.initial_tokens + state.generated_tokens
+    return tokens, state._true_initial_tokens or len(state.initial_tokens)
 
 
 def note_stop(request_id: str | None) -> None:

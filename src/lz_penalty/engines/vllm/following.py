@@ -36,9 +36,8 @@ class Following:
             size = vllm_config.model_config.get_vocab_size()  # a tokenizer may have tokens that the model does not know
             closers = closers_of(self.sections, tokenizer)
             self.closers = {pair: ids for pair, ids in closers.items() if max(ids) < size}
-        except (
-            Exception
-        ) as error:  # whatever a tokenizer that is not Hugging Face's may raise: who has no policy must start
+        # Whatever a tokenizer that is not Hugging Face's may raise: who has no policy must start.
+        except Exception as error:
             if isinstance(server_settings().default, RequestPolicy):
                 raise LZPenaltyError(
                     f"{VARIABLE}: the default has a policy, but this model's tokenizer does not tell sections ({error!r}): "
