@@ -1,7 +1,8 @@
 """What a policy adds to a step of the penalty on a CPU: `python benchmarks/policy.py`.
 
-A row's context is 600 tokens of the labelled outputs, read by the bundled tokenizer in a vocabulary of 151,936; in one
-case 8,192. The penalty alone and following the rows, in each of the ways that there are, take turns.
+A step is what `generate` calls: the processor with one penalty for all sections, and the stopping criterion where there is
+a ladder. Its cost is what it takes more than `LZPenaltyLogitsProcessor` with that penalty; all of them take turns, step by
+step. A row's context is 600 tokens of the labelled outputs, in one case 8,192.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from transformers import AutoTokenizer  # noqa: E402
 
 from benchmarks.workload import MAIN_VOCAB, MAIN_WINDOW, RESULTS, machine  # noqa: E402
 from labelled.sections import outputs  # noqa: E402
-from lz_penalty import LZPenaltyConfig, apply_lz_penalty_, bundled_model  # noqa: E402
-from lz_penalty.engines.transformers.rows import Rows  # noqa: E402
+from lz_penalty import LZPenaltyConfig, bundled_model  # noqa: E402
+from lz_penalty.engines.transformers.policy import LZPolicyLogitsProcessor  # noqa: E402
+from lz_penalty.engines.transformers.processor import LZPenaltyLogitsProcessor  # noqa: E402
 from lz_penalty.policy import (  # noqa: E402
     KNOWN,
+    SECTIONS,
     Ladder,
     Policy,
     RequestPolicy,
@@ -38,27 +41,14 @@ from lz_penalty.policy import (  # noqa: E402
 )
 
 SIZES = ((1, 600), (8, 600), (32, 600), (1, 8_192))  # batch, context
+LADDER = Ladder(end_thinking_copies=10, stop_copies=20)
 ASKED = {
     "sections": RequestPolicy(policy=Policy()),
-    "ladder": RequestPolicy(policy=Policy(), ladder=Ladder(end_thinking_copies=10, stop_copies=20)),
+    "ladder": RequestPolicy(policy=Policy(), ladder=LADDER),
     "shadow": RequestPolicy(policy=Policy(), shadow=True),
 }
-ROUNDS, REPEATS = 200, 15
+STEPS, REPEATS = 200, 15
 LIMIT = 2.0  # microseconds for a row and step
-
-
-def in_turns(**runs: Callable[[], Callable[[int], Any]]) -> dict[str, float]:
-    """Microseconds of a call, each of `ROUNDS` in a row: the best of some runs, in turns, each begun anew."""
-    best = dict.fromkeys(runs, float("inf"))
-    for _ in range(REPEATS):
-        for name, begin in runs.items():
-            call = begin()
-            call(0)
-            since = time.perf_counter()
-            for turn in range(1, ROUNDS):
-                call(turn)
-            best[name] = min(best[name], (time.perf_counter() - since) * 1e6 / (ROUNDS - 1))
-    return best
 
 
 def reading(sections: Callable[[], Sections], tokens: list[int]) -> dict[str, float]:
@@ -94,31 +84,42 @@ def pushing(sections: Sections, closers: Any, tokens: list[int]) -> dict[str, fl
     return best
 
 
-def step(tokens: torch.Tensor, tokenizer: Any, sections: Sections, batch: int, context: int) -> dict[str, float]:
-    """Microseconds of a step: of following the rows in each way, and of the penalty alone."""
+def step(tokens: torch.Tensor, tokenizer: Any, batch: int, context: int) -> dict[str, float]:
+    """Microseconds of a step of the penalty, and how many more each way of following a policy takes: medians."""
     config = LZPenaltyConfig.paper(window_size=MAIN_WINDOW)
-    ids = torch.stack([tokens[row * 97 :][: context + ROUNDS] for row in range(batch)])
-    at = [ids[:, : context + turn].clone() for turn in range(ROUNDS)]
-    scores = torch.randn(batch, MAIN_VOCAB)
-    closers = closers_of(sections, tokenizer)
+    policy = Policy(**dict.fromkeys(SECTIONS, config))
+    ladder = RequestPolicy(policy=policy, ladder=LADDER)
+    ids = torch.stack([tokens[row * 97 :][: context + STEPS] for row in range(batch)])
+    at = [ids[:, : context + turn].clone() for turn in range(STEPS)]
+    scores = torch.randn(batch, len(tokenizer))
 
-    def following(asked: RequestPolicy, only_appended: bool) -> Callable[[], Callable[[int], Any]]:
-        def begin() -> Callable[[int], Any]:
-            rows = Rows(lambda prompt: Tracker(asked, sections, closers, prompt), context, {0, 1}, only_appended)
-            return lambda turn: rows.read(at[turn], None)
+    def processors() -> dict[str, list[Callable[..., Any]]]:
+        given = {"tokenizer": tokenizer, "prompt_length": context}
+        climbing = LZPolicyLogitsProcessor(ladder, only_appended=True, **given)
+        own = LZPolicyLogitsProcessor(ladder, **given)
+        return {
+            "penalty": [LZPenaltyLogitsProcessor(config, **given)],
+            "sections": [LZPolicyLogitsProcessor(policy, only_appended=True, **given)],
+            "ladder": [climbing.stopping, climbing],
+            "own": [own.stopping, own],
+        }
 
-        return begin
-
-    def penalty() -> Callable[[int], Any]:
-        return lambda turn: apply_lz_penalty_(scores, at[turn], config=config, backend="numba")
-
-    times = in_turns(
-        penalty=penalty,
-        appended=following(ASKED["sections"], True),
-        climbing=following(ASKED["ladder"], True),
-        compared=following(ASKED["sections"], False),
-    )
-    return {"batch": batch, "context": context, **times}
+    times: dict[str, list[float]] = {name: [] for name in processors()}
+    for _ in range(REPEATS):
+        made = list(processors().items())
+        for turn in range(STEPS):
+            for name, calls in made[turn % len(made) :] + made[: turn % len(made)]:
+                since = time.perf_counter()
+                for call in calls:
+                    call(at[turn], scores)
+                if turn:  # the prompt is read with the first
+                    times[name].append((time.perf_counter() - since) * 1e6)
+    more = {
+        name: statistics.median(map(float.__sub__, taken, times["penalty"]))
+        for name, taken in times.items()
+        if name != "penalty"
+    }
+    return {"batch": batch, "context": context, "penalty": statistics.median(times["penalty"]), **more}
 
 
 def main() -> None:
@@ -133,12 +134,12 @@ def main() -> None:
     built = time.perf_counter() - begin
     read = reading(lambda: Sections(vocabulary, KNOWN), tokens)
     push = pushing(sections, closers_of(sections, tokenizer), tokens)
-    rows = [step(torch.tensor(tokens), tokenizer, sections, *size) for size in SIZES]
+    rows = [step(torch.tensor(tokens), tokenizer, *size) for size in SIZES]
     penalty = rows[0]["penalty"]
     print(f"Sections of {MAIN_VOCAB:,} tokens: made in {built:.2f} s")
     print(f"reading a token: {read}; a step of one row {penalty:.1f} us")
     print(f"a tracker's token: {push}")
-    for name in ("appended", "compared", "climbing"):
+    for name in ("sections", "ladder", "own"):
         most = max(row[name] / row["batch"] for row in rows)
         print(f"{name}: {most:.1f} us a row at most, {'within' if most <= LIMIT else 'OVER'} {LIMIT}")
     for row in rows:

@@ -187,6 +187,7 @@ def test_rows_may_move_shrink_and_be_overwritten(tokenizer, sections):
     processor = LZPolicyLogitsProcessor(POLICY, tokenizer=tokenizer, sections=sections, pad_token_id=1)
     buffer = torch.ones(4, 60, dtype=torch.int64)
     length = 5
+    ids = buffer[:, :length]
     met = set()
     for _ in range(1_500):
         kind = int(torch.randint(0, 10, (), generator=generator))
@@ -201,12 +202,31 @@ def test_rows_may_move_shrink_and_be_overwritten(tokenizer, sections):
             buffer[:, length - 1] = some[torch.randint(0, len(some), (4,), generator=generator)]
         elif length == 60:
             length = 5
-        ids = buffer[: 2 if kind == 9 else 4, :length]
-        processor.rows.read(ids, processor._behind_padding(ids))
+        rows = 2 if kind == 9 else 4
+        if ids.shape != (rows, length):  # else the same tensor, which may have been written to
+            ids = buffer[:rows, :length]
+        processor.rows.read(ids, processor._behind_padding)
+        padding = processor._behind_padding(ids)
+        assert (processor.rows.starts is None) == (padding is None)
+        assert padding is None or torch.equal(processor.rows.starts, padding)
         want = [sections.read(row.tolist()) for row in ids]
         assert [tracker._state for tracker in processor.rows.trackers] == want
         met.update(state.section for state in want)
     assert met == {"thinking", "answer", "code", "tool_call", "table"}
+
+
+@pytest.mark.parametrize("only_appended", [False, True])
+def test_padding_that_goes_on_is_looked_at_again(tokenizer, sections, only_appended):
+    """A prompt may be the padding token alone, where that is the token that begins a text too."""
+    one = LZPolicyLogitsProcessor(
+        POLICY, tokenizer=tokenizer, sections=sections, pad_token_id=1, only_appended=only_appended
+    )
+    row = [1, 1, *[9, 8, 7] * 4, 1, 9]
+    for length in range(1, len(row)):
+        ids = torch.tensor([row[:length], [5, *row[: length - 1]]])
+        scores = torch.randn(2, 4096, generator=torch.Generator().manual_seed(length))
+        fresh = LZPolicyLogitsProcessor(POLICY, tokenizer=tokenizer, sections=sections, pad_token_id=1)
+        assert torch.equal(one(ids, scores), fresh(ids, scores))
 
 
 def test_a_section_that_leaves_the_prompt_out(model, tokenizer, sections, texts):

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
+from heapq import heapreplace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -137,15 +138,14 @@ class RepetitionDetector:
     ) -> None:
         self._thresholds = Thresholds.of(max_period, min_copies, min_length)
         self.max_rewind = integer(0, MAX_HISTORY)("max_rewind", max_rewind)
-        self._steps = [(scale.step, scale) for scale in self._thresholds.scales]
         self._kept = self._thresholds.reach + self.max_rewind
         self._history = array("q")  # the last `_kept` tokens at least
         self._length = 0  # of all tokens
         self._floor = 0  # no rewind beyond this length
-        self._due = 0
+        self._looks: list[tuple[int, int]] = []  # a heap: when which scale is looked at next
         self._active: tuple[tuple[int, int], ...] = ()  # (period, start) of stretches that reach to the end
         self._changes: deque[tuple[int, tuple[tuple[int, int], ...]]] = deque()  # (length, what was active before)
-        self._set_due()
+        self._set_looks()
 
     @property
     def length(self) -> int:
@@ -191,7 +191,7 @@ class RepetitionDetector:
         self._length += 1
         if self._active:
             self._follow()
-        if self._length == self._due:
+        if self._length == self._looks[0][0]:
             self._look_at_scales()
         return bool(self._active)
 
@@ -214,10 +214,13 @@ class RepetitionDetector:
         del self._history[-count:]
         while self._changes and self._changes[-1][0] > self._length:
             self._active = self._changes.pop()[1]
-        self._set_due()
+        self._set_looks()
 
-    def _set_due(self) -> None:
-        self._due = min((self._length // scale.step + 1) * scale.step for scale in self._thresholds.scales)
+    def _set_looks(self) -> None:
+        length = self._length
+        self._looks = sorted(
+            (length + scale.step - length % scale.step, i) for i, scale in enumerate(self._thresholds.scales)
+        )
 
     def _set_active(self, active: tuple[tuple[int, int], ...]) -> None:
         while self._changes and self._changes[0][0] <= self._length - self.max_rewind:
@@ -235,14 +238,13 @@ class RepetitionDetector:
                 return
 
     def _look_at_scales(self) -> None:
-        length, due = self._length, MAX_HISTORY + self._length
-        for step, scale in self._steps:
-            since = length % step
-            if not since:
+        looks, history, scales = self._looks, self._history, self._thresholds.scales
+        while looks[0][0] == self._length:
+            due, i = looks[0]
+            scale = scales[i]
+            heapreplace(looks, (due + scale.step, i))
+            if scale.last > NEEDLE or history[-1] in history[-1 - scale.last : -1]:  # a longer one is searched at once
                 self._look(scale)
-            if length - since + step < due:
-                due = length - since + step
-        self._due = due
         if len(self._history) > 2 * self._kept:
             del self._history[: -self._kept]
 
@@ -274,8 +276,6 @@ class RepetitionDetector:
 
 def _recurs(history: array[int], size: int, distance: int) -> bool:
     """Whether the last `size` items may stand a second time, at most `distance` items earlier. If not: certainly not."""
-    if distance <= NEEDLE and history[-1] not in history[-1 - distance : -1]:
-        return False
     size = min(size, NEEDLE)
     tail = history[-size - distance :].tobytes()
     return tail.find(tail[-size * history.itemsize :], 0, -history.itemsize) >= 0

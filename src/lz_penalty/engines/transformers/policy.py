@@ -147,11 +147,10 @@ class LZPolicyLogitsProcessor(LZPenaltyLogitsProcessor):
     @torch.compiler.disable  # ids are data, not constants of a graph; inside a compiled function this is a graph break
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Return penalised scores `[rows, vocab]` for the contexts `input_ids [rows, length]`."""
-        padding = self._behind_padding(input_ids)
-        self.read(input_ids, padding)
+        self.read(input_ids)
         if self._stale or self._device != scores.device:
             self._look(scores.device)
-        starts = self._starts_of(input_ids, padding)
+        starts = self._starts_of(input_ids, self.rows.starts)
         penalised = scores.clone()
         apply_lz_penalty_(penalised, input_ids, config=self._table, starts=starts)
         if self.asked.shadow:
@@ -161,10 +160,10 @@ class LZPolicyLogitsProcessor(LZPenaltyLogitsProcessor):
             force(penalised, row, token)
         return penalised
 
-    def read(self, input_ids: torch.Tensor, padding: torch.Tensor | None) -> None:
+    def read(self, input_ids: torch.Tensor) -> None:
         """Follow the rows; what has changed is looked at in the next step."""
-        if self.rows.read(input_ids, padding):
-            self._stale = True
+        if self.rows.read(input_ids, self._behind_padding):
+            self._stale, self.stopping.ended = True, None
 
     def outcomes(self, output: Any) -> list[Outcome]:
         """What became of each row of the output of `generate`, the prompt included. Shadow counts are of the last call."""
@@ -236,18 +235,18 @@ class _Stopping(StoppingCriteria):
 
     def __init__(self, processor: LZPolicyLogitsProcessor) -> None:
         self._processor = processor
+        self.ended: torch.Tensor | None = None  # which rows are; `None` where one may have changed
         self.noted: Callable[[], None] = lambda: None  # called when the first row is ended
 
     def __call__(self, input_ids: torch.Tensor, scores: Any = None, **kwargs: Any) -> torch.Tensor:
         """Return which rows of `input_ids [rows, length]` are to end, as a bool tensor `[rows]`."""
-        processor = self._processor
-        processor.read(input_ids, processor._behind_padding(input_ids))
-        ended = [tracker.stopped is not None for tracker in processor.rows.trackers]
-        if not any(ended):
-            return torch.zeros(len(ended), dtype=torch.bool, device=input_ids.device)
-        if ended[0]:
-            self.noted()
-        return torch.tensor(ended).to(input_ids.device)
+        self._processor.read(input_ids)
+        if self.ended is None:
+            ended = [tracker.stopped is not None for tracker in self._processor.rows.trackers]
+            self.ended = torch.tensor(ended).to(input_ids.device)
+            if ended and ended[0]:
+                self.noted()
+        return self.ended
 
 
 def _ends(tokenizer: Any, config: Any, pad: int | None) -> frozenset[int]:

@@ -92,8 +92,10 @@ class LZPenaltyLogitsProcessor(LogitsProcessor):
             return None
         if input_ids.device.type != "cpu":  # where looking would mean waiting
             return (input_ids == self.pad_token_id).long().cumprod(dim=1).sum(dim=1)
-        padded = np.asarray(input_ids) == self.pad_token_id
-        return torch.from_numpy(np.logical_and.accumulate(padded, axis=1).sum(axis=1)) if padded[:, 0].any() else None
+        ids = input_ids.numpy()
+        if self.pad_token_id not in ids[:, 0].tolist():
+            return None
+        return torch.from_numpy(np.logical_and.accumulate(ids == self.pad_token_id, axis=1).sum(axis=1))
 
     def _prompt_ends(self, rows: int, length: int, device: torch.device) -> torch.Tensor:
         prompt = self.prompt_length or 0

@@ -21,6 +21,11 @@ class Rows:
         ends: ids that end a row; `generate` pads it from there on, so of several in a row only the first is read.
         only_appended: `generate` does nothing but append a token to every row. Then only the newest ids are read; else
             all are compared with those of the last call, since beams move and drafts are refused.
+
+    Attributes:
+        trackers: one for each row.
+        ended: which rows have ended.
+        starts: `[rows]`, where each row begins; `None` where all begin with their first id.
     """
 
     def __init__(
@@ -32,47 +37,67 @@ class Rows:
     ) -> None:
         self.trackers: list[Tracker] = []
         self.ended: list[bool] = []
+        self.starts: torch.Tensor | None = None
         self._make = make
         self._prompt_length = prompt_length
         self._ends = frozenset(ends)
         self._only_appended = only_appended
         self._length = -1  # of the rows of the last call
+        self._read: torch.Tensor | None = None  # its ids, and how often those were written to
+        self._version = 0
         self._ids: list[bytes] = []  # theirs: nothing compares and copies faster
         self._starts: list[int] = []
         self._bases: list[int] = []  # where the output of each begins
 
-    def read(self, ids: torch.Tensor, starts: torch.Tensor | None) -> bool:
-        """Read `ids [rows, length]`, each row from its `starts [rows]` on; whether any row may be elsewhere than before.
+    def read(self, ids: torch.Tensor, starts: Callable[[torch.Tensor], torch.Tensor | None]) -> bool:
+        """Read `ids [rows, length]`; whether any row may be elsewhere than before.
 
         On a GPU this waits for the newest ids, or for all of them where tokens are not only appended.
+
+        Args:
+            ids: all tokens so far.
+            starts: gives `[rows]`, where each row of the ids begins; asked only for rows that are not those of the last call.
         """
+        if ids is self._read and (self._only_appended or ids._version == self._version):
+            return False  # the stopping criterion had them before the processor
         rows, length = ids.shape
         grown = length - self._length
         if self._only_appended and rows == len(self.trackers) and 0 <= grown <= 1:
             if not grown:
                 return False
-            self._length = length
-            return self._push(ids.numpy()[:, -1].tolist() if ids.is_cpu else ids[:, -1].tolist())
+            self._length, self._read = length, ids
+            if not ids.is_cpu:
+                return self._push(ids[:, -1].tolist())
+            array = ids.numpy()
+            return self._push([array.item(-1)] if rows == 1 else array[:, -1].tolist())
+        if self._only_appended or ids.is_inference():  # which does not count
+            self._read = None
+        else:
+            self._read, self._version = ids, ids._version
         array = ids.numpy() if ids.is_cpu else ids.cpu().numpy()
         known, self._length = self._ids, length
         if not self._only_appended:
             self._ids = _bytes(array)
             if rows == len(self.trackers) and 0 <= grown <= 1 and all(map(bytes.startswith, self._ids, known)):
                 return self._push(array[:, -1].tolist()) if grown else False
-        self._move_to(array, [0] * rows if starts is None else starts.tolist(), known)
+        self.starts = starts(ids)
+        begins = [0] * rows if self.starts is None else self.starts.tolist()
+        self._move_to(array, begins, known)
+        if max(begins, default=0) >= length:  # all padding so far, which may go on: look again
+            self._length = -1
         return True
 
     def _push(self, newest: list[int]) -> bool:
         changed = False
         ends, ended = self._ends, self.ended
-        for row, token in enumerate(newest):
+        for row, (token, tracker) in enumerate(zip(newest, self.trackers)):
             if token in ends:
                 if ended[row]:
                     continue
                 ended[row] = True
             elif ended[row]:
                 ended[row] = False
-            if self.trackers[row].push(token):
+            if tracker.push(token):
                 changed = True
         return changed
 
