@@ -1,9 +1,11 @@
 """What the penalty costs inside vLLM: `python benchmarks/vllm_engine.py --shapes 1.5B 7B 32B`, on a CUDA machine.
 
-Two engines of one shape with dummy weights stand side by side, one without a processor and one with ours, and take
-turns, so that the machine's moods hit all alike. A step is the time between two outputs of the whole batch; a run's
-step time is the median over its steps; contenders are compared within a round, and the rounds give mean and spread. Where
-two engines do not fit into the memory (32B), requests without the penalty in ours are the baseline.
+Two engines of one shape with dummy weights stand side by side, one without a processor and one with ours. Both write the
+same batch at the same time, a block of steps each in turn while the other's process is halted (SIGSTOP), so that the
+machine's moods and the growing context hit both alike. A step is the time between two outputs of the whole batch; a block
+gives the median of its steps, a round the mean of its blocks for a contender and for the baseline, and the rounds give
+mean and spread of their ratio. Where two engines do not fit into the memory (32B), contenders run one after the other in
+ours, and requests without the penalty are the baseline.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import multiprocessing
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -51,6 +55,9 @@ NONE, IDLE = "no processor", "processor, no request asks"
 SETTINGS = contender_settings(NONE, IDLE, "extra_args")
 OURS = (IDLE, PAPER, GUARDED)
 HOST = ("host_us", "arrival_us")
+BLOCK = 16  # steps that are measured
+BEHIND_HALT = 4  # steps before them, some of them written before the halt
+IN_FLIGHT = 2  # steps that an engine may write before it is halted
 
 
 # ---------------------------------------------------------------- engines
@@ -79,6 +86,63 @@ def engine(name: str, folder: Path, processors: list[str], batch: int) -> Any:
     )
 
 
+class Engine:
+    """An engine and its process, which can be halted between two steps."""
+
+    def __init__(self, name: str, folder: Path, processors: list[str], batch: int) -> None:
+        before = set(multiprocessing.active_children())
+        self._engine = engine(name, folder, processors, batch).llm_engine
+        self._processes = set(multiprocessing.active_children()) - before
+        self._ends: list[float] = []
+        self._batch = self._left = 0
+        get_output = self._engine.engine_core.get_output
+
+        def timed() -> Any:
+            output = get_output()
+            self._left -= bool(output.outputs)
+            if len(output.outputs) == self._batch:
+                self._ends.append(time.perf_counter())
+            return output
+
+        self._engine.engine_core.get_output = timed
+
+    def begin(self, prompts: list[list[int]], params: Any) -> None:
+        """Read the prompts and write the first token of each."""
+        self._batch, self._left = len(prompts), params.max_tokens
+        for number, prompt in enumerate(prompts):
+            self._engine.add_request(str(number), {"prompt_token_ids": prompt}, params)
+        self._ends.clear()
+        while not self._ends:
+            self._engine.step()
+
+    @property
+    def has_block(self) -> bool:
+        """Whether the whole batch is under way for another block, and what is written before the process is halted."""
+        return self._left > BEHIND_HALT + 1 + BLOCK + IN_FLIGHT
+
+    def block(self) -> float:
+        """The median time of a block's steps, in milliseconds; those behind a halt are left out."""
+        self._ends.clear()
+        while len(self._ends) < BEHIND_HALT + 1 + BLOCK:
+            self._engine.step()
+        return statistics.median(after - before for before, after in itertools.pairwise(self._ends[BEHIND_HALT:])) * 1e3
+
+    def end(self) -> None:
+        """Write the rest."""
+        while self._engine.has_unfinished_requests():
+            self._engine.step()
+
+    def halt(self) -> None:
+        """Let the process do nothing; what it has given the GPU is still done."""
+        for process in self._processes:
+            os.kill(process.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Undo `halt`."""
+        for process in self._processes:
+            os.kill(process.pid, signal.SIGCONT)
+
+
 class Bench:
     """The engines of one shape, and runs on them."""
 
@@ -87,50 +151,67 @@ class Bench:
         folder = Path(self._folder.name)
         os.environ[FILE] = str(folder / "notes")
         self._notes = notes(folder / "notes", "w+")
-        self._plain = engine(name, folder, [], batch) if pair else None
-        self._ours = engine(name, folder, ["benchmarks.vllm_timed:TimedProcessor"], batch)
+        self._plain = Engine(name, folder, [], batch) if pair else None
+        self._ours = Engine(name, folder, ["benchmarks.vllm_timed:TimedProcessor"], batch)
         self._prompts = random_prompts(name, batch)
-        self.contenders = list(SETTINGS) if pair else list(SETTINGS)[1:]
+        self.pair = pair
+        self.contenders = list(SETTINGS)[1:]
 
-    def run(self, contender: str, batch: int, new_tokens: int) -> dict[str, Any]:
-        """One batch: the time of a step in milliseconds, the host time of the processor in microseconds."""
-        from vllm import SamplingParams
+    def run(self, contender: str, batch: int, new_tokens: int) -> list[dict[str, Any]]:
+        """One batch: the time of a step in milliseconds, the host time of the processor in microseconds.
 
-        llm = self._ours if contender in OURS or self._plain is None else self._plain
-        core = llm.llm_engine.engine_core
-        get_output, ends = core.get_output, []
-
-        def timed() -> Any:
-            output = get_output()
-            if len(output.outputs) == batch:
-                ends.append(time.perf_counter())
-            return output
-
-        core.get_output = timed
+        Where there are two engines, that of the baseline too.
+        """
+        engines = {contender: self._ours} | ({} if self._plain is None else {NONE: self._plain})
         first = int(self._notes[0, 0]) + 1
-        params = SamplingParams(
-            temperature=0, max_tokens=new_tokens, ignore_eos=True, detokenize=False, **SETTINGS[contender]
-        )
-        prompts = [{"prompt_token_ids": prompt} for prompt in self._prompts[:batch]]
-        try:
-            llm.generate(prompts, params, use_tqdm=False)
-        finally:
-            core.get_output = get_output
-        steps = [(after - before) * 1e3 for before, after in itertools.pairwise(ends)][2:]
-        run = {"step_ms": statistics.median(steps), "steps": len(steps)}
+        times = self._write(engines, batch, new_tokens)
+        runs = [
+            {"contender": name, "step_ms": statistics.mean(blocks), "steps": BLOCK * len(blocks)}
+            for name, blocks in times.items()
+        ]
         if contender in OURS:
             host_ns, changed = self._notes[first : int(self._notes[0, 0]) + 1].T
-            run["host_us"] = float(np.median(host_ns[changed == 0])) / 1e3
-            run["arrival_us"] = int(host_ns[changed == 1].max()) / 1e3
-        return run
+            runs[0]["host_us"] = float(np.median(host_ns[changed == 0])) / 1e3
+            runs[0]["arrival_us"] = int(host_ns[changed == 1].max()) / 1e3
+        return runs
+
+    def _write(self, engines: dict[str, Engine], batch: int, new_tokens: int) -> dict[str, list[float]]:
+        """The batch, by these engines in turns; the times of their blocks."""
+        from vllm import SamplingParams
+
+        times: dict[str, list[float]] = {name: [] for name in engines}
+        for name, one in engines.items():
+            params = SamplingParams(
+                temperature=0, max_tokens=new_tokens, ignore_eos=True, detokenize=False, **SETTINGS[name]
+            )
+            one.begin(self._prompts[:batch], params)
+            if len(engines) > 1:
+                one.halt()
+        order = list(engines)
+        while all(one.has_block for one in engines.values()):
+            for name in order:
+                engines[name].go_on()
+                times[name].append(engines[name].block())
+                if len(engines) > 1:
+                    engines[name].halt()
+            order.reverse()  # nobody is always the second
+        for one in engines.values():
+            one.go_on()
+            one.end()
+        return times
 
 
 def measure(bench: Bench, name: str, batch: int, given: argparse.Namespace) -> list[dict[str, Any]]:
     """Rounds in which every contender runs once; vLLM's penalties, whose cost is large, in a few of them."""
-    runs = run_rounds(
-        lambda one: bench.run(one, batch, given.new_tokens), bench.contenders, given, (REPETITION, FREQUENCY)
+    found = run_rounds(
+        lambda one: {"runs": bench.run(one, batch, given.new_tokens)}, bench.contenders, given, (REPETITION, FREQUENCY)
     )
-    return [{"shape": name, "batch": batch, "new_tokens": given.new_tokens} | run for run in runs]
+    cell = {"shape": name, "batch": batch, "new_tokens": given.new_tokens}
+    return [
+        cell | {"round": number if bench.pair else each["round"]} | run  # a pair has its own baseline
+        for number, each in enumerate(found)
+        for run in each["runs"]
+    ]
 
 
 # ---------------------------------------------------------------- results

@@ -5,7 +5,6 @@ and nothing may wait for it. SGLang is not needed.
 """
 
 import random
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
@@ -15,6 +14,7 @@ import torch
 from cases import config as random_config
 from cases import sequence, settings_of
 from requests_and_truth import check_row
+from where import DEVICE, nothing_waits
 
 from lz_penalty import LZPenaltyConfig, reference
 from lz_penalty.engines import request_settings
@@ -24,19 +24,6 @@ from lz_penalty.engines.sglang.history import History, Penalised
 from lz_penalty.policy import settings_from_request
 
 VOCAB, SLOTS, SPECIAL = 100, 8, (3, 7)
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-@contextmanager
-def nothing_waits():
-    """Raises where the host would wait for the device."""
-    if DEVICE.type == "cuda":
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        if DEVICE.type == "cuda":
-            torch.cuda.set_sync_debug_mode("default")
 
 
 @dataclass(eq=False)

@@ -1,9 +1,11 @@
 """The V1 contract: random batches in vLLM's own `InputBatch`, every step against a recomputation by the reference.
 
 Requests come, go, are preempted and resumed, swapped and condensed, prefilled in chunks and taken back; with and without
-asynchronous scheduling, where the newest id is a placeholder until just before the processors run.
+asynchronous scheduling, where the newest id is a placeholder until just before the processors run. On a machine with a
+CUDA device, there, and nothing may wait for it.
 """
 
+import inspect
 import random
 from dataclasses import replace
 from types import SimpleNamespace
@@ -17,6 +19,7 @@ from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.sample.logits_processor import LogitsProcessors
 from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
+from where import DEVICE, nothing_waits
 
 from lz_penalty import LZPenaltyConfig, LZPenaltyError, bundled_model
 from lz_penalty.engines import request_settings as settings_module
@@ -44,7 +47,8 @@ class Simulation:
         self.asynchronous = asynchronous
         self.most_rows = ROWS
         self.special = special_tokens_of(vllm_config.model_config)
-        self.processor = LZPenaltyLogitsProcessor(vllm_config, torch.device("cpu"), False)
+        self.processor = LZPenaltyLogitsProcessor(vllm_config, DEVICE, DEVICE.type == "cuda")
+        older = {"kernel_block_sizes": [32]} if "kernel_block_sizes" in inspect.signature(InputBatch).parameters else {}
         self.batch = InputBatch(
             max_num_reqs=ROWS,
             max_model_len=LONGEST,
@@ -55,6 +59,7 @@ class Simulation:
             max_num_blocks_per_req=[LONGEST // 32 + 1],
             logitsprocs=LogitsProcessors([self.processor]),
             logitsprocs_need_output_token_ids=True,
+            **older,
         )
         self.running: dict[str, CachedRequestState] = {}
         self.preempted: list[CachedRequestState] = []
@@ -78,7 +83,8 @@ class Simulation:
             self.batch.swap_states(*rng.sample(range(len(self.running)), 2))
         if rng.random() < 0.02:
             self._take_back()
-        self.batch.refresh_metadata()
+        with nothing_waits():
+            self.batch.refresh_metadata()
         self.batch.update_async_output_token_ids()
         if self.running:
             self._check()
@@ -120,9 +126,15 @@ class Simulation:
             keep = self.rng.randint(0, len(self.truth[name]) - 1)
             del self.truth[name][keep:], self.running[name].output_token_ids[keep:]
 
+    def _penalised(self, before):
+        logits = before.to(DEVICE, copy=True)
+        with nothing_waits():
+            logits = self.processor.apply(logits)
+        return logits.cpu()
+
     def _check(self):
         before = torch.randn(len(self.running), VOCAB)
-        after = self.processor.apply(before.clone())
+        after = self._penalised(before)
         for row, name in enumerate(self.batch.req_ids):
             config, output = self.configs[name], self.truth[name]
             assert self.running[name].output_token_ids == output
@@ -167,7 +179,7 @@ def test_random_batches(vllm_config, monkeypatch, seed, asynchronous, compiled):
 def test_placeholders_are_never_penalised(vllm_config, monkeypatch):
     """Where the ids are not repaired (as for a processor that vLLM does not know of) it stops: nothing is computed."""
     monkeypatch.setattr(InputBatch, "update_async_output_token_ids", lambda self: None)
-    monkeypatch.setattr(Simulation, "_check", lambda self: self.processor.apply(torch.zeros(len(self.running), VOCAB)))
+    monkeypatch.setattr(Simulation, "_check", lambda self: self._penalised(torch.zeros(len(self.running), VOCAB)))
     simulation = Simulation(vllm_config, 0, asynchronous=True)
 
     def run():

@@ -99,7 +99,7 @@ class PolicySimulation(Simulation):
         before = torch.randn(len(self.running), VOCAB)
         for row, name in enumerate(self.batch.req_ids):  # so that the penalty matters
             before[row, self.truth[name][-4:]] += 5
-        after = self.processor.apply(before.clone())
+        after = self._penalised(before)
         for row, name in enumerate(self.batch.req_ids):
             self._check_row(name, before[row], after[row])
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from transformers import DynamicCache
 
 from lz_penalty.evaluation.generation import Loaded
+from lz_penalty.study.fast_attention import cache_with_room
 
 __all__ = ["decode"]
 
@@ -38,7 +38,7 @@ def decode(
     ids, mask = ids.to(model.device), mask.to(model.device)
     rows = torch.arange(len(prompts), device=model.device)
     alive = torch.ones_like(rows, dtype=torch.bool)
-    cache: Any = DynamicCache(config=model.config)
+    cache: Any = cache_with_room(model)
     written: list[list[int]] = [[] for _ in prompts]
     step = ids
     for _ in range(new_tokens):

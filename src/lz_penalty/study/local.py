@@ -120,10 +120,12 @@ class LocalModelAPI(ModelAPI):
     def load(self) -> Any:
         """The model and its tokenizer, loaded once; an error where that fails."""
         from lz_penalty.evaluation.generation import load
+        from lz_penalty.study.fast_attention import use_fast_attention
 
         with self._lock:
             if self._loaded is None:
                 self._loaded = load(self.model_name, self.device, self.dtype)
+                use_fast_attention(self._loaded.model)
         return self._loaded
 
     # ------------------------------------------------------------ batches

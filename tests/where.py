@@ -1,0 +1,19 @@
+"""The device that tests of the engines' rows run on: a CUDA device where there is one, and then nothing may wait for it."""
+
+from contextlib import contextmanager
+
+import torch
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@contextmanager
+def nothing_waits():
+    """Raises where the host would wait for the device."""
+    if DEVICE.type == "cuda":
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        if DEVICE.type == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
