@@ -8,13 +8,14 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 CONTEXT = 1024
 ALONE = "32B"  # no second engine fits beside it
+WITHOUT = "steps without it in the same run"
 PAPER, GUARDED, REPETITION, FREQUENCY = "LZ paper", "LZ guarded", "repetition 1.2", "frequency 0.3"
 
 
@@ -94,18 +95,18 @@ def parser(about: str | None, engine: str) -> argparse.ArgumentParser:
 
 def run_rounds(
     run: Callable[[str], dict[str, Any]], contenders: list[str], given: argparse.Namespace, others: tuple[str, ...]
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """Rounds in which every contender runs once, in random order; `others`, whose cost is large, in a few of them."""
     for contender in contenders:  # caches, compilations
         run(contender)
-    runs, begin = [], time.monotonic()
+    begin = time.monotonic()
     for number in range(given.rounds):
         if time.monotonic() - begin > given.seconds:
-            break
+            return
         order = [one for one in contenders if number < given.others or one not in others]
         random.Random(number).shuffle(order)
-        runs += [{"round": number, "contender": contender} | run(contender) for contender in order]
-    return runs
+        for contender in order:
+            yield {"round": number, "contender": contender} | run(contender)
 
 
 # ---------------------------------------------------------------- results
@@ -114,10 +115,10 @@ def run_rounds(
 def summary(
     runs: list[dict[str, Any]], cell: tuple[str, ...], baselines: tuple[str, ...], medians: tuple[str, ...]
 ) -> list[dict[str, Any]]:
-    """Per cell and contender: step time, and the cost against the baseline of the same round.
+    """Per cell and contender: step time, and the cost against the baseline of the same round, or of the same run.
 
     Args:
-        runs: `contender`, `round`, `step_ms`, and the keys below.
+        runs: `contender`, `round`, `step_ms`, the keys below, and `without_ms` where the run has its own baseline.
         cell: the keys that tell measurements apart.
         baselines: the first of these contenders that a cell has.
         medians: further keys to take the median of.
@@ -126,13 +127,13 @@ def summary(
     for key in dict.fromkeys((*(run[name] for name in cell), run["contender"]) for run in runs):
         same = [run for run in runs if tuple(run[name] for name in cell) == key[:-1]]
         mine = [run for run in same if run["contender"] == key[-1]]
-        baseline = next(one for one in baselines if any(run["contender"] == one for run in same))
+        baseline = next((one for one in baselines if any(run["contender"] == one for run in same)), WITHOUT)
         base = {run["round"]: run["step_ms"] for run in same if run["contender"] == baseline}
         rows.append(
             dict(zip((*cell, "contender"), key))
             | {"baseline": baseline, "rounds": len(mine)}
             | {"step_ms": statistics.median(run["step_ms"] for run in mine)}
-            | _mean("cost", [run["step_ms"] / base[run["round"]] - 1 for run in mine])
+            | _mean("cost", [run["step_ms"] / run.get("without_ms", base.get(run["round"])) - 1 for run in mine])
             | {name: _median_of(mine, name) for name in medians}
         )
     return rows

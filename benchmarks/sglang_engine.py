@@ -170,7 +170,7 @@ def with_engines(name: str, given: argparse.Namespace, folder: Path) -> Any:
             engine = engines.get(contender in OURS, engines[True])
             return engine.run(prompts[:batch], given.new_tokens, SETTINGS[contender])
 
-        yield batch, run_rounds(run, contenders, given, (REPETITION, FREQUENCY))
+        yield batch, list(run_rounds(run, contenders, given, (REPETITION, FREQUENCY)))
     for engine in engines.values():
         engine.shutdown()
 
@@ -210,7 +210,7 @@ def with_one_batch(name: str, given: argparse.Namespace, folder: Path) -> Any:
                     "wall_s": float(result["total_latency"]),
                 }
 
-            found.append((batch, run_rounds(run, [IDLE, PAPER, GUARDED], given, ())))
+            found.append((batch, list(run_rounds(run, [IDLE, PAPER, GUARDED], given, ()))))
 
     one_batch.latency_test_run_once = all_runs
     one_batch.get_tokenizer = lambda *_, **__: None  # there are no files of one

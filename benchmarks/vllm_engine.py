@@ -1,11 +1,13 @@
 """What the penalty costs inside vLLM: `python benchmarks/vllm_engine.py --shapes 1.5B 7B 32B`, on a CUDA machine.
 
-Two engines of one shape with dummy weights stand side by side, one without a processor and one with ours. Both write the
-same batch at the same time, a block of steps each in turn while the other's process is halted (SIGSTOP), so that the
-machine's moods and the growing context hit both alike. A step is the time between two outputs of the whole batch; a block
-gives the median of its steps, a round the mean of its blocks for a contender and for the baseline, and the rounds give
-mean and spread of their ratio. Where two engines do not fit into the memory (32B), contenders run one after the other in
-ours, and requests without the penalty are the baseline.
+Two engines of one shape with dummy weights stand side by side, one without a processor and one with ours, and take
+turns, so that the machine's moods hit all alike. A step is the time between two outputs of the whole batch; a run's
+step time is the median over its steps; contenders are compared within a round, and the rounds give mean and spread. Where
+two engines do not fit into the memory (32B), requests without the penalty in ours are the baseline.
+
+One run differs from the next by 0.3 %, perhaps by where its cache lies. `--blocks` measures less than that: in one engine
+and one run, the penalty is left out in every second block of steps, and a block with it is compared with those before and
+behind it.
 """
 
 from __future__ import annotations
@@ -13,13 +15,12 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import multiprocessing
 import os
-import signal
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +50,14 @@ from benchmarks.engine_runs import (  # noqa: E402
     write_model,
 )
 from benchmarks.vllm_timed import FILE, notes  # noqa: E402
-from benchmarks.workload import machine  # noqa: E402
+from benchmarks.workload import RESULTS, machine  # noqa: E402
 
 NONE, IDLE = "no processor", "processor, no request asks"
 SETTINGS = contender_settings(NONE, IDLE, "extra_args")
 OURS = (IDLE, PAPER, GUARDED)
 HOST = ("host_us", "arrival_us")
-BLOCK = 16  # steps that are measured
-BEHIND_HALT = 4  # steps before them, some of them written before the halt
-IN_FLIGHT = 2  # steps that an engine may write before it is halted
+BLOCK = 12  # steps
+UNSETTLED = 3  # at the beginning of a block: what was left out is made up for
 
 
 # ---------------------------------------------------------------- engines
@@ -86,132 +86,75 @@ def engine(name: str, folder: Path, processors: list[str], batch: int) -> Any:
     )
 
 
-class Engine:
-    """An engine and its process, which can be halted between two steps."""
-
-    def __init__(self, name: str, folder: Path, processors: list[str], batch: int) -> None:
-        before = set(multiprocessing.active_children())
-        self._engine = engine(name, folder, processors, batch).llm_engine
-        self._processes = set(multiprocessing.active_children()) - before
-        self._ends: list[float] = []
-        self._batch = self._left = 0
-        get_output = self._engine.engine_core.get_output
-
-        def timed() -> Any:
-            output = get_output()
-            self._left -= bool(output.outputs)
-            if len(output.outputs) == self._batch:
-                self._ends.append(time.perf_counter())
-            return output
-
-        self._engine.engine_core.get_output = timed
-
-    def begin(self, prompts: list[list[int]], params: Any) -> None:
-        """Read the prompts and write the first token of each."""
-        self._batch, self._left = len(prompts), params.max_tokens
-        for number, prompt in enumerate(prompts):
-            self._engine.add_request(str(number), {"prompt_token_ids": prompt}, params)
-        self._ends.clear()
-        while not self._ends:
-            self._engine.step()
-
-    @property
-    def has_block(self) -> bool:
-        """Whether the whole batch is under way for another block, and what is written before the process is halted."""
-        return self._left > BEHIND_HALT + 1 + BLOCK + IN_FLIGHT
-
-    def block(self) -> float:
-        """The median time of a block's steps, in milliseconds; those behind a halt are left out."""
-        self._ends.clear()
-        while len(self._ends) < BEHIND_HALT + 1 + BLOCK:
-            self._engine.step()
-        return statistics.median(after - before for before, after in itertools.pairwise(self._ends[BEHIND_HALT:])) * 1e3
-
-    def end(self) -> None:
-        """Write the rest."""
-        while self._engine.has_unfinished_requests():
-            self._engine.step()
-
-    def halt(self) -> None:
-        """Let the process do nothing; what it has given the GPU is still done."""
-        for process in self._processes:
-            os.kill(process.pid, signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        """Undo `halt`."""
-        for process in self._processes:
-            os.kill(process.pid, signal.SIGCONT)
-
-
 class Bench:
     """The engines of one shape, and runs on them."""
 
-    def __init__(self, name: str, batch: int, pair: bool) -> None:
+    def __init__(self, name: str, batch: int, pair: bool, blocks: bool) -> None:
         self._folder = tempfile.TemporaryDirectory()
         folder = Path(self._folder.name)
         os.environ[FILE] = str(folder / "notes")
         self._notes = notes(folder / "notes", "w+")
-        self._plain = Engine(name, folder, [], batch) if pair else None
-        self._ours = Engine(name, folder, ["benchmarks.vllm_timed:TimedProcessor"], batch)
+        self._notes[0, 1] = BLOCK if blocks else 0
+        self._plain = engine(name, folder, [], batch) if pair else None
+        self._ours = engine(name, folder, ["benchmarks.vllm_timed:TimedProcessor"], batch)
         self._prompts = random_prompts(name, batch)
-        self.pair = pair
-        self.contenders = list(SETTINGS)[1:]
+        self.contenders = [PAPER, GUARDED] if blocks else list(SETTINGS) if pair else list(SETTINGS)[1:]
 
-    def run(self, contender: str, batch: int, new_tokens: int) -> list[dict[str, Any]]:
-        """One batch: the time of a step in milliseconds, the host time of the processor in microseconds.
-
-        Where there are two engines, that of the baseline too.
-        """
-        engines = {contender: self._ours} | ({} if self._plain is None else {NONE: self._plain})
-        first = int(self._notes[0, 0]) + 1
-        times = self._write(engines, batch, new_tokens)
-        runs = [
-            {"contender": name, "step_ms": statistics.mean(blocks), "steps": BLOCK * len(blocks)}
-            for name, blocks in times.items()
-        ]
-        if contender in OURS:
-            host_ns, changed = self._notes[first : int(self._notes[0, 0]) + 1].T
-            runs[0]["host_us"] = float(np.median(host_ns[changed == 0])) / 1e3
-            runs[0]["arrival_us"] = int(host_ns[changed == 1].max()) / 1e3
-        return runs
-
-    def _write(self, engines: dict[str, Engine], batch: int, new_tokens: int) -> dict[str, list[float]]:
-        """The batch, by these engines in turns; the times of their blocks."""
+    def run(self, contender: str, batch: int, new_tokens: int) -> dict[str, Any]:
+        """One batch: the time of a step in milliseconds, the host time of the processor in microseconds."""
         from vllm import SamplingParams
 
-        times: dict[str, list[float]] = {name: [] for name in engines}
-        for name, one in engines.items():
-            params = SamplingParams(
-                temperature=0, max_tokens=new_tokens, ignore_eos=True, detokenize=False, **SETTINGS[name]
-            )
-            one.begin(self._prompts[:batch], params)
-            if len(engines) > 1:
-                one.halt()
-        order = list(engines)
-        while all(one.has_block for one in engines.values()):
-            for name in order:
-                engines[name].go_on()
-                times[name].append(engines[name].block())
-                if len(engines) > 1:
-                    engines[name].halt()
-            order.reverse()  # nobody is always the second
-        for one in engines.values():
-            one.go_on()
-            one.end()
-        return times
+        llm = self._ours if contender in OURS or self._plain is None else self._plain
+        core = llm.llm_engine.engine_core
+        get_output, ends = core.get_output, []
+
+        def timed() -> Any:
+            output = get_output()
+            if len(output.outputs) == batch:
+                ends.append(time.perf_counter())
+            return output
+
+        core.get_output = timed
+        first = int(self._notes[0, 0]) + 1
+        params = SamplingParams(
+            temperature=0, max_tokens=new_tokens, ignore_eos=True, detokenize=False, **SETTINGS[contender]
+        )
+        prompts = [{"prompt_token_ids": prompt} for prompt in self._prompts[:batch]]
+        try:
+            llm.generate(prompts, params, use_tqdm=False)
+        finally:
+            core.get_output = get_output
+        steps = [(after - before) * 1e3 for before, after in itertools.pairwise(ends)][2:]
+        run = {"step_ms": statistics.median(steps), "steps": len(steps)}
+        if contender in OURS:
+            begin_ns, host_ns, changed, left_out = self._notes[first : int(self._notes[0, 0]) + 1].T
+            run["host_us"] = float(np.median(host_ns[(changed == 0) & (left_out == 0)])) / 1e3
+            run["arrival_us"] = int(host_ns[changed == 1].max()) / 1e3
+            if self._notes[0, 1]:
+                run |= in_blocks(begin_ns, changed)
+        return run
 
 
-def measure(bench: Bench, name: str, batch: int, given: argparse.Namespace) -> list[dict[str, Any]]:
-    """Rounds in which every contender runs once; vLLM's penalties, whose cost is large, in a few of them."""
-    found = run_rounds(
-        lambda one: {"runs": bench.run(one, batch, given.new_tokens)}, bench.contenders, given, (REPETITION, FREQUENCY)
-    )
-    cell = {"shape": name, "batch": batch, "new_tokens": given.new_tokens}
-    return [
-        cell | {"round": number if bench.pair else each["round"]} | run  # a pair has its own baseline
-        for number, each in enumerate(found)
-        for run in each["runs"]
+def in_blocks(begin_ns: np.ndarray, changed: np.ndarray) -> dict[str, float]:
+    """The step time in blocks with the penalty, and in those before and behind them, in milliseconds."""
+    edges = [*np.flatnonzero(changed).tolist(), len(changed)]
+    quiet = max(itertools.pairwise(edges), key=lambda pair: pair[1] - pair[0])  # nobody comes or goes
+    steps = np.diff(begin_ns[slice(*quiet)]) / 1e6
+    times = [
+        float(np.median(steps[start + UNSETTLED : start + BLOCK])) for start in range(0, len(steps) - BLOCK + 1, BLOCK)
     ]
+    pairs = [(times[i], (times[i - 1] + times[i + 1]) / 2) for i in range(2, len(times) - 1, 2)]
+    with_it, without = map(statistics.mean, zip(*pairs, strict=True))
+    return {"step_ms": with_it, "without_ms": without, "blocks": len(pairs)}
+
+
+def measure(bench: Bench, name: str, batch: int, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Rounds in which every contender runs once; vLLM's penalties, whose cost is large, in a few of them."""
+    cell = {"shape": name, "batch": batch, "new_tokens": given.new_tokens}
+    for run in run_rounds(
+        lambda one: bench.run(one, batch, given.new_tokens), bench.contenders, given, (REPETITION, FREQUENCY)
+    ):
+        yield cell | run
 
 
 # ---------------------------------------------------------------- results
@@ -233,7 +176,11 @@ def print_rows(rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Measure, print, and add to the results; runs already in the file stay."""
-    given = parser(__doc__, "vLLM").parse_args()
+    options = parser(__doc__, "vLLM")
+    options.add_argument("--blocks", action="store_true", help="leave the penalty out in every second block of steps")
+    options.set_defaults(out=None)
+    given = options.parse_args()
+    given.out = given.out or RESULTS / ("vllm_blocks.json" if given.blocks else "vllm.json")
     import torch
     import vllm
 
@@ -241,13 +188,15 @@ def main() -> None:
     about = machine(**gpu) | {"vllm": vllm.__version__, "runner": "V1"}
     data = earlier(given.out, about)
     for name in given.shapes:
-        bench = Bench(name, max(given.batches), pair=name != ALONE)
+        bench = Bench(name, max(given.batches), pair=name != ALONE and not given.blocks, blocks=given.blocks)
         for batch in given.batches:
-            runs = measure(bench, name, batch, given)
-            data["runs"] += runs
+            before = len(data["runs"])
+            for run in measure(bench, name, batch, given):
+                data["runs"].append(run)
+                given.out.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
             data["summary"] = summarised(data["runs"])
             given.out.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-            print_rows(summarised(runs))
+            print_rows(summarised(data["runs"][before:]))
         del bench
 
 

@@ -16,21 +16,23 @@ STEPS = 1_000_000
 
 
 def notes(path: Path, mode: Any) -> np.ndarray:
-    """A file shared between the processes: the number of steps so far; then a line per step.
+    """A file shared between the processes: the number of steps so far and the size of a block; then a line per step.
 
-    A line: the step's host time in nanoseconds, and whether the batch had changed.
+    A line: when the step's processors began and how long they took on the host, in nanoseconds; whether the batch had
+    changed; whether the penalty was left out.
     """
-    return np.memmap(path, np.int64, mode, shape=(STEPS, 2))
+    return np.memmap(path, np.int64, mode, shape=(STEPS, 4))
 
 
 class TimedProcessor(LZPenaltyLogitsProcessor):
-    """Notes the host time of every step."""
+    """Notes the host time of every step. With blocks, it does nothing in every second block of steps."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._notes = notes(Path(os.environ[FILE]), "r+")
         self._in_update = 0
         self._changed = False
+        self._since = 0  # steps since the batch changed
 
     def update_state(self, batch_update: Any) -> None:
         """The plug-in's own, timed."""
@@ -41,10 +43,13 @@ class TimedProcessor(LZPenaltyLogitsProcessor):
 
     def apply(self, logits: Any, ctx: Any = None) -> Any:
         """The plug-in's own, timed."""
+        count, block = int(self._notes[0, 0]) + 1, int(self._notes[0, 1])
+        self._since = 0 if self._changed else self._since + 1
+        left_out = block > 0 and self._since // block % 2 == 1
         begin = perf_counter_ns()
-        logits = super().apply(logits, ctx)
+        if not left_out:
+            logits = super().apply(logits, ctx)
         took = perf_counter_ns() - begin
-        count = int(self._notes[0, 0]) + 1
-        self._notes[count] = took + self._in_update, self._changed
+        self._notes[count] = begin, took + self._in_update, self._changed, left_out
         self._notes[0, 0] = count
         return logits

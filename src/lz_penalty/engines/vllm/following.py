@@ -195,7 +195,7 @@ def force_(logits: torch.Tensor, row: int, token: int, *, overrides_masks: bool 
     line = logits[row]
     if overrides_masks:
         line.fill_(-torch.inf)
-        line[token] = 0.0
+        line[token].fill_(0.0)
     else:
         kept = line[token].clone()
         line.masked_fill_(kept > -torch.inf, -torch.inf)

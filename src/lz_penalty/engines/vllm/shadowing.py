@@ -53,7 +53,7 @@ class Shadow:
         """A token is chosen for a request in shadow mode."""
         if followed.is_first:  # and perhaps thrown away: begin anew
             followed.steps = 0
-            self._changed[slot] = 0
+            self._changed[slot].zero_()
         followed.steps += 1
 
     def settle(self, slot: int, followed: Followed) -> None:
@@ -66,7 +66,7 @@ class Shadow:
         if done is not None:
             done.record()
         self._asked.append((sent, done, followed))
-        self._changed[slot] = 0
+        self._changed[slot].zero_()
 
     def collect(self) -> None:
         """Count what has come."""
