@@ -52,9 +52,7 @@ def grouped_attention(
     """
     rows, heads, tokens, size = query.shape
     if tokens > 1 or scaling is None or any(others[name] is not None for name in others.keys() - PLAIN):
-        return ALL_ATTENTION_FUNCTIONS["sdpa"](
-            module, query, key, value, attention_mask, scaling=scaling, **others
-        )
+        return ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, attention_mask, scaling=scaling, **others)
     shared, length = key.shape[1:3]
     together = (query * scaling).view(rows * shared, heads // shared, size)
     weights = torch.bmm(together, key.reshape(rows * shared, length, size).transpose(1, 2)).view(rows, heads, length)
