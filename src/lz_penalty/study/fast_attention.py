@@ -88,7 +88,8 @@ class _Room(DynamicLayer):
         self.values = self._append(1, self.values, value_states)
         return self.keys, self.values
 
-    def _append(self, which: int, known: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    def _append(self, which: int, known: torch.Tensor | None, new: torch.Tensor) -> torch.Tensor:
+        assert known is not None
         room, begin, end = self._room[which], known.shape[2], known.shape[2] + new.shape[2]
         if room.data_ptr() != known.data_ptr() or room.shape[0] != len(known) or room.shape[2] < end:
             room = known.new_empty(*known.shape[:2], end + end // 4 + ROOM, known.shape[3])
