@@ -216,7 +216,29 @@ def vllm(data: dict[str, Any]) -> list[str]:
         "`python benchmarks/vllm_engine.py`."
     )
     table = engine_costs("step in vLLM", data["summary"], shown)
-    return [*table, "", *textwrap.wrap(about, 118, break_on_hyphens=False)]
+    return [
+        *table,
+        "",
+        *textwrap.wrap(about, 118, break_on_hyphens=False),
+        "",
+        *vllm_blocks(results("vllm_blocks.json")),
+    ]
+
+
+def vllm_blocks(data: dict[str, Any]) -> list[str]:
+    """What the penalty adds within one run, which is measured more sharply than between two."""
+    costs = [
+        "{shape}, batch {batch}, {new_tokens} tokens, {contender}: {cost:+.2%} ({cost_low:+.2%} to {cost_high:+.2%})".format(
+            **row
+        )
+        for row in sorted(data["summary"], key=lambda row: row["contender"], reverse=True)
+    ]
+    about = (
+        "One run differs from the next by about 0.3 %. Within a run, steps with the penalty against steps of the same engine "
+        f"in which it is left out, in blocks: {'; '.join(costs)}. The same machine. "
+        "`python benchmarks/vllm_engine.py --blocks`."
+    )
+    return textwrap.wrap(about, 118, break_on_hyphens=False)
 
 
 def sglang(data: dict[str, Any]) -> list[str]:
