@@ -13,8 +13,10 @@ from study_process import MODEL, asked, command, evaluate, knows_lz, questions, 
 from lz_penalty.study.results import read_logs
 
 GRID = {"penalties": ["none"], "temperatures": [0.0], "runs": 1, "max_tokens": 77, "top_p": 0.9, "top_k": 40, "seed": 5}
-LZ = {"lz_penalty": 0.15}
-GUARDED = {"lz_penalty": 0.3, "lz_lookback": "adjacent", "lz_min_match_length": 3, "lz_escalation": 1.0}
+ALONE = {"lz_end_thinking_copies": "none", "lz_stop_copies": "none", "lz_shadow": 0}
+OFF = {"lz_penalty": 0} | ALONE
+LZ = {"lz_penalty": 0.15} | ALONE
+GUARDED = {"lz_penalty": 0.3, "lz_lookback": "adjacent", "lz_min_match_length": 3, "lz_escalation": 1.0} | ALONE
 
 
 @pytest.mark.parametrize(("kind", "field"), [("vllm", "vllm_xargs"), ("sglang", "custom_params")])
@@ -35,11 +37,11 @@ def test_request_bodies_field_by_field(tmp_path, kind, field):
         at = common | {"temperature": temperature, "seed": seed}
         at |= {"top_p": 0.9, "top_k": 40} if temperature else {}
         wanted += [
-            at | {field: {"lz_penalty": 0}},
+            at | {field: OFF},
             at | {field: LZ},
             at | {field: GUARDED},
-            at | {field: {"lz_penalty": 0}, "repetition_penalty": 1.2},
-            at | {field: {"lz_penalty": 0}, "frequency_penalty": 0.4},
+            at | {field: OFF, "repetition_penalty": 1.2},
+            at | {field: OFF, "frequency_penalty": 0.4},
         ]
     got = asked(server)
     for body in got:

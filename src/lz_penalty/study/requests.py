@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lz_penalty.config import PRESETS
 from lz_penalty.errors import LZPenaltyError, show
 from lz_penalty.evaluation.penalties import penalty as named
-from lz_penalty.evaluation.replay.log import STYLES
+from lz_penalty.evaluation.replay.log import STYLES, alone
 
 if TYPE_CHECKING:
     from inspect_ai.model import GenerateConfig
@@ -17,6 +17,7 @@ __all__ = ["KINDS", "LZ_FIELD", "check_penalty", "generate_config", "is_lz"]
 
 KINDS = ("transformers", "vllm", "sglang", "inspect")
 LZ_FIELD = {kind: place for kind, place in STYLES.items() if place is not None}  # where servers look for `lz_*`
+OFF = {"lz_penalty": 0}
 LOCAL_FIELD = "lz_penalty_local"  # what `local.py` reads
 # Which baselines each kind knows, and whether as a field of inspect-ai or of the server's own.
 BASELINES = {
@@ -52,11 +53,12 @@ def generate_config(
 ) -> GenerateConfig:
     """inspect-ai's settings of a request with this penalty; the seed is each run's own.
 
-    `none` and the baselines ask servers for `lz_penalty: 0`, so that an operator's default does not reach them. Greedy
-    requests leave top_p and top_k out, which would change nothing.
+    `none` and the baselines ask servers for `lz_penalty: 0`, and all for no ladder and no shadow mode, so that an
+    operator's default does not reach them. Greedy requests leave top_p and top_k out, which would change nothing.
 
-    >>> generate_config("vllm", "repetition:1.2", 0.0, max_tokens=9, top_p=1.0, top_k=0).extra_body
-    {'vllm_xargs': {'lz_penalty': 0}, 'repetition_penalty': 1.2}
+    >>> body = generate_config("vllm", "repetition:1.2", 0.0, max_tokens=9, top_p=1.0, top_k=0).extra_body
+    >>> body["repetition_penalty"], body["vllm_xargs"]["lz_penalty"], body["vllm_xargs"]["lz_stop_copies"]
+    (1.2, 0, 'none')
     """
     from inspect_ai.model import GenerateConfig
 
@@ -87,8 +89,8 @@ def _fields(kind: str, penalty: str) -> tuple[dict[str, Any], dict[str, Any]]:
                 f"penalty {penalty!r}: kind {kind!r} has no LZ penalty; use vllm, sglang or transformers."
             )
         config = named(penalty).config
-        return {}, {LZ_FIELD[kind]: config.to_request() if config else {"lz_penalty": 0}}
-    body: dict[str, Any] = {LZ_FIELD[kind]: {"lz_penalty": 0}} if kind in LZ_FIELD else {}
+        return {}, {LZ_FIELD[kind]: alone(kind, config.to_request() if config else OFF)}
+    body: dict[str, Any] = {LZ_FIELD[kind]: alone(kind, OFF)} if kind in LZ_FIELD else {}
     if penalty == "none":
         return {}, body
     known = BASELINES[kind]

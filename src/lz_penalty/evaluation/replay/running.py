@@ -13,7 +13,7 @@ from lz_penalty.detection.records import Problem
 from lz_penalty.detection.verdict import CRITERIA
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.evaluation.replay.answers import Checker
-from lz_penalty.evaluation.replay.log import Log, Stored, requests, with_settings
+from lz_penalty.evaluation.replay.log import Log, Stored, alone, requests, with_settings
 from lz_penalty.evaluation.replay.pairs import Pair, Summary, judge
 from lz_penalty.evaluation.replay.results import Results
 from lz_penalty.evaluation.replay.sending import Endpoint, FailedError, UnreachableError
@@ -175,8 +175,9 @@ class _Sender:
                 self._failed(stored, "not sent: the server does not answer any more; run it again to go on.")
                 continue
             try:
+                style = self._what.style
                 without, with_penalty = [
-                    await self._endpoint.ask(stored.path, with_settings(stored.body, self._what.style, settings))
+                    await self._endpoint.ask(stored.path, with_settings(stored.body, style, alone(style, settings)))
                     for settings in (OFF, self._what.config.to_request())
                 ]
             except FailedError as error:
