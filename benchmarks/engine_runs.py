@@ -133,7 +133,7 @@ def summary(
             dict(zip((*cell, "contender"), key))
             | {"baseline": baseline, "rounds": len(mine)}
             | {"step_ms": statistics.median(run["step_ms"] for run in mine)}
-            | _mean("cost", [run["step_ms"] / run.get("without_ms", base.get(run["round"])) - 1 for run in mine])
+            | _mean("cost", [run["step_ms"] / (run.get("without_ms") or base[run["round"]]) - 1 for run in mine])
             | {name: _median_of(mine, name) for name in medians}
         )
     return rows

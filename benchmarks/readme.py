@@ -234,9 +234,9 @@ def vllm_blocks(data: dict[str, Any]) -> list[str]:
         for row in sorted(data["summary"], key=lambda row: row["contender"], reverse=True)
     ]
     about = (
-        "One run differs from the next by about 0.3 %. Within a run, steps with the penalty against steps of the same engine "
-        f"in which it is left out, in blocks: {'; '.join(costs)}. The same machine. "
-        "`python benchmarks/vllm_engine.py --blocks`."
+        "Two engines differ from round to round by more than that. Within one run of one engine, blocks of steps with the "
+        f"penalty against those in which it is left out: {'; '.join(costs)}. vLLM {data['machine']['vllm']}, {machine(data)}. "
+        "`python benchmarks/vllm_engine.py --blocks --shapes 7B --batches 64 --new-tokens 256 --rounds 60`."
     )
     return textwrap.wrap(about, 118, break_on_hyphens=False)
 

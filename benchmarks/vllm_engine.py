@@ -5,9 +5,9 @@ turns, so that the machine's moods hit all alike. A step is the time between two
 step time is the median over its steps; contenders are compared within a round, and the rounds give mean and spread. Where
 two engines do not fit into the memory (32B), requests without the penalty in ours are the baseline.
 
-One run differs from the next by 0.3 %, perhaps by where its cache lies. `--blocks` measures less than that: in one engine
-and one run, the penalty is left out in every second block of steps, and a block with it is compared with those before and
-behind it.
+Two engines differ by some tenths of a percent from round to round, perhaps by where their caches lie. `--blocks` measures
+less than that: in one engine and one run, the penalty is left out in every second block of steps, and a block with it is
+compared with those before and behind it: `--blocks --shapes 7B --batches 64 --new-tokens 256 --rounds 60`.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ SETTINGS = contender_settings(NONE, IDLE, "extra_args")
 OURS = (IDLE, PAPER, GUARDED)
 HOST = ("host_us", "arrival_us")
 BLOCK = 12  # steps
+LEAST_TOKENS = 128  # some of them are written while others' prompts are read
 UNSETTLED = 3  # at the beginning of a block: what was left out is made up for
 
 
@@ -180,6 +181,10 @@ def main() -> None:
     options.add_argument("--blocks", action="store_true", help="leave the penalty out in every second block of steps")
     options.set_defaults(out=None)
     given = options.parse_args()
+    if given.blocks and given.new_tokens < LEAST_TOKENS:
+        options.error(
+            f"--new-tokens {given.new_tokens}: with --blocks at least {LEAST_TOKENS}, for some blocks of {BLOCK} steps."
+        )
     given.out = given.out or RESULTS / ("vllm_blocks.json" if given.blocks else "vllm.json")
     import torch
     import vllm

@@ -207,8 +207,9 @@ def test_rows_may_move_shrink_and_be_overwritten(tokenizer, sections):
             ids = buffer[:rows, :length]
         processor.rows.read(ids, processor._behind_padding)
         padding = processor._behind_padding(ids)
-        assert (processor.rows.starts is None) == (padding is None)
-        assert padding is None or torch.equal(processor.rows.starts, padding)
+        if processor.rows.settled:
+            assert (processor.rows.starts is None) == (padding is None)
+            assert padding is None or torch.equal(processor.rows.starts, padding)
         want = [sections.read(row.tolist()) for row in ids]
         assert [tracker._state for tracker in processor.rows.trackers] == want
         met.update(state.section for state in want)
@@ -225,6 +226,19 @@ def test_padding_that_goes_on_is_looked_at_again(tokenizer, sections, only_appen
     for length in range(1, len(row)):
         ids = torch.tensor([row[:length], [5, *row[: length - 1]]])
         scores = torch.randn(2, 4096, generator=torch.Generator().manual_seed(length))
+        fresh = LZPolicyLogitsProcessor(POLICY, tokenizer=tokenizer, sections=sections, pad_token_id=1)
+        assert torch.equal(one(ids, scores), fresh(ids, scores))
+
+
+@pytest.mark.parametrize("only_appended", [False, True])
+def test_no_ids_at_all(tokenizer, sections, only_appended):
+    """What `generate` hands over at first where it is given embeddings; a processor may be used twice."""
+    one = LZPolicyLogitsProcessor(
+        POLICY, tokenizer=tokenizer, sections=sections, pad_token_id=1, only_appended=only_appended
+    )
+    scores = torch.randn(2, 4096)
+    for length in (0, 1, 2, 0, 0, 1):
+        ids = torch.full((2, length), 9)
         fresh = LZPolicyLogitsProcessor(POLICY, tokenizer=tokenizer, sections=sections, pad_token_id=1)
         assert torch.equal(one(ids, scores), fresh(ids, scores))
 

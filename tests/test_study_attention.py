@@ -42,25 +42,50 @@ def logits(model, cache, steps=300):
     return out
 
 
-@pytest.mark.parametrize("shared", [1, 2])
-def test_the_logits_are_the_same(shared):
-    model = llama(shared)
-    want = logits(model, DynamicCache(config=model.config))
+@pytest.fixture
+def left(monkeypatch):
+    """The calls that are left to PyTorch's attention."""
+    calls, sdpa = [], ALL_ATTENTION_FUNCTIONS["sdpa"]
+
+    def noting(*given, **options):
+        calls.append(given)
+        return sdpa(*given, **options)
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", noting)
+    return calls
+
+
+def check(model, left, steps):
+    want = logits(model, DynamicCache(config=model.config), steps)
     use_fast_attention(model)
     assert model.config._attn_implementation == NAME
-    for one, other in zip(logits(model, cache_with_room(model)), want, strict=True):
+    left.clear()
+    for one, other in zip(logits(model, cache_with_room(model), steps), want, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+    assert len(left) == model.config.num_hidden_layers  # the prompts alone
 
 
-def test_a_sliding_window():
+@pytest.mark.parametrize("shared", [1, 2])
+def test_the_logits_are_the_same(left, shared):
+    check(llama(shared), left, 300)
+
+
+@torch.no_grad()
+def test_an_empty_prompt_beside_one_of_a_single_token():
+    """PyTorch gives 0 for a row that sees nothing; NaN would stay in the cache."""
+    model = llama(2)
+    use_fast_attention(model)
+    cache, mask = cache_with_room(model), torch.tensor([[0], [1]])
+    for _ in range(3):
+        out = model(torch.full((2, 1), 5), attention_mask=mask, past_key_values=cache, use_cache=True).logits
+        assert out.isfinite().all()
+        mask = torch.cat([mask, torch.ones(2, 1, dtype=torch.long)], 1)
+
+
+def test_a_sliding_window(left):
     """Its layers keep their own cache; the mask says what is out of sight."""
     torch.manual_seed(0)
-    model = MistralForCausalLM(MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=16)).eval()
-    want = logits(model, DynamicCache(config=model.config), 60)
-    use_fast_attention(model)
-    assert model.config._attn_implementation == NAME
-    for one, other in zip(logits(model, cache_with_room(model), 60), want, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+    check(MistralForCausalLM(MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=16)).eval(), left, 60)
 
 
 def test_what_is_left_to_pytorch(monkeypatch):
@@ -74,3 +99,7 @@ def test_what_is_left_to_pytorch(monkeypatch):
     query, key = torch.zeros(2, 4, 1, 8), torch.zeros(2, 2, 5, 8)
     for options in ({"scaling": 1.0, "softcap": 50.0}, {"scaling": None}):
         assert grouped_attention(model, query, key, key, None, **options) == options
+    plain = {"scaling": 1.0}
+    assert grouped_attention(model, query, key, key, torch.zeros(2, 1, 1, 5), **plain) == plain
+    assert grouped_attention(model, query, key, torch.zeros(2, 2, 5, 4), None, **plain) == plain
+    assert grouped_attention(model, *[one.bfloat16() for one in (query, key, key)], None, **plain) == plain

@@ -150,7 +150,8 @@ class LZPolicyLogitsProcessor(LZPenaltyLogitsProcessor):
         self.read(input_ids)
         if self._stale or self._device != scores.device:
             self._look(scores.device)
-        starts = self._starts_of(input_ids, self.rows.starts)
+        padding = self.rows.starts if self.rows.settled else self._behind_padding(input_ids)
+        starts = self._starts_of(input_ids, padding)
         penalised = scores.clone()
         apply_lz_penalty_(penalised, input_ids, config=self._table, starts=starts)
         if self.asked.shadow:

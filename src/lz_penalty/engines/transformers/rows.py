@@ -15,6 +15,8 @@ __all__ = ["Rows"]
 class Rows:
     """The trackers of the rows of a batch. A function of the ids alone: what is remembered only saves work.
 
+    A tensor of ids may be written to between two calls, but not behind PyTorch's back, as through a NumPy array.
+
     Args:
         make: a tracker for a prompt's ids.
         prompt_length: where outputs begin, padding included; `None`: behind the first ids that are read.
@@ -26,6 +28,7 @@ class Rows:
         trackers: one for each row.
         ended: which rows have ended.
         starts: `[rows]`, where each row begins; `None` where all begin with their first id.
+        settled: whether that stays so while tokens are appended; else a row is all padding, which may go on.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class Rows:
         self.trackers: list[Tracker] = []
         self.ended: list[bool] = []
         self.starts: torch.Tensor | None = None
+        self.settled = False
         self._make = make
         self._prompt_length = prompt_length
         self._ends = frozenset(ends)
@@ -82,9 +86,8 @@ class Rows:
                 return self._push(array[:, -1].tolist()) if grown else False
         self.starts = starts(ids)
         begins = [0] * rows if self.starts is None else self.starts.tolist()
+        self.settled = max(begins, default=0) < length
         self._move_to(array, begins, known)
-        if max(begins, default=0) >= length:  # all padding so far, which may go on: look again
-            self._length = -1
         return True
 
     def _push(self, newest: list[int]) -> bool:
