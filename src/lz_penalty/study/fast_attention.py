@@ -54,13 +54,12 @@ def grouped_attention(
     rows, heads, tokens, size = query.shape
     is_plain = (
         1 == tokens < key.shape[2]  # a first token may be padding, which sees nothing
-        and scaling is not None
         and value.shape[-1] == size
         and query.dtype in (torch.float32, torch.float64)  # PyTorch's is more exact in the others
         and (attention_mask is None or attention_mask.dtype == torch.bool)
         and all(others[name] is None for name in others.keys() - PLAIN)
     )
-    if not is_plain:
+    if not is_plain or scaling is None:
         return ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, attention_mask, scaling=scaling, **others)
     shared, length = key.shape[1:3]
     together = (query * scaling).view(rows * shared, heads // shared, size)
