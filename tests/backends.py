@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from where import DEVICE as WHERE
 
 from lz_penalty import LZPenaltyConfig, apply_lz_penalty_
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DEVICE = WHERE.type
 
 
 class Backend(NamedTuple):

@@ -1,10 +1,9 @@
 """What only a GPU can show: no host sync, CUDA graphs, streams, the largest sizes. Needs a CUDA device."""
 
-import warnings
-
 import numpy as np
 import pytest
 import torch
+from where import nothing_waits
 
 from lz_penalty import LZPenaltyConfig, apply_lz_penalty_, pack_configs, prepare_lz_penalty
 from lz_penalty.engines.output_lists import FIELDS, LENGTH, NEWEST, SLOT, newest_reader
@@ -42,18 +41,13 @@ def test_no_host_sync(backend):
     for config in (*CONFIGS, packed):
         apply_lz_penalty_(logits, tokens, lengths, config=config, backend=backend)  # compiles, packs
     torch.cuda.synchronize()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it warns, once, that this mode is a prototype
-            torch.cuda.set_sync_debug_mode("error")
+    with nothing_waits():
         with pytest.raises(RuntimeError, match="synchroniz"):  # the check can fail
             logits.sum().item()
         for config in (*CONFIGS, packed):
             apply_lz_penalty_(logits, tokens, lengths, config=config, backend=backend)
             apply_lz_penalty_(logits, tokens, lengths, config=config, backend=backend, tail_ids=tokens[:, :3])
         apply_lz_penalty_(logits, tokens, lengths, config=CONFIGS * 4, backend=backend)  # a list: an asynchronous copy
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("window", [512, 8192])

@@ -23,7 +23,7 @@ def llama(shared):
 
 
 @torch.no_grad()
-def logits(model, cache, steps=300):
+def logits(model, cache, steps):
     """Of 5 rows with left padding, some of which leave on the way; the tokens are the same whatever the model says."""
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(0, 50, (5, 7), generator=generator)

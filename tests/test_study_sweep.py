@@ -3,7 +3,6 @@
 import pytest
 
 from lz_penalty.errors import LZPenaltyError
-from lz_penalty.evaluation.replay.log import alone
 from lz_penalty.study.requests import generate_config
 from lz_penalty.study.sweep import cells, read_sweep
 
@@ -40,8 +39,9 @@ def test_the_papers_sweep_is_the_papers():
     assert [model.model for model in sweep.models] == ["Qwen/QwQ-32B", "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B"]
     assert sweep.judge.model == "openai/gpt-4o"
     paper = generate_config("vllm", "paper:0.15", 0.0, max_tokens=1, top_p=1, top_k=0)
+    alone = {"lz_end_thinking_copies": "none", "lz_stop_copies": "none", "lz_shadow": 0}
     # Window 512 and buffer 32 are the defaults.
-    assert paper.extra_body == {"vllm_xargs": alone("vllm", {"lz_penalty": 0.15})}
+    assert paper.extra_body == {"vllm_xargs": {"lz_penalty": 0.15} | alone}
 
 
 def test_the_small_sweep_has_the_same_shape():

@@ -1,5 +1,6 @@
 """The device that tests of the engines' rows run on: a CUDA device where there is one, and then nothing may wait for it."""
 
+import warnings
 from contextlib import contextmanager
 
 import torch
@@ -11,7 +12,9 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 def nothing_waits():
     """Raises where the host would wait for the device."""
     if DEVICE.type == "cuda":
-        torch.cuda.set_sync_debug_mode("error")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it warns, once, that this mode is a prototype
+            torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:

@@ -254,7 +254,7 @@ class RepetitionDetector:
         for period, start in self._active:
             if period <= last and self._length - start >= period + last:
                 return  # a second period would be a multiple of this one
-        if not _recurs(self._history, last, last):
+        if not _recurs(self._history, last):
             return
         runs = trailing_runs(self._history[-2 * last :])
         period = next((p for p in range(1, min(last + 1, len(runs))) if runs[p] >= last), 0)
@@ -274,10 +274,10 @@ class RepetitionDetector:
         return self.run(lengths[length], self._length - length)
 
 
-def _recurs(history: array[int], size: int, distance: int) -> bool:
-    """Whether the last `size` items may stand a second time, at most `distance` items earlier. If not: certainly not."""
-    size = min(size, NEEDLE)
-    tail = history[-size - distance :].tobytes()
+def _recurs(history: array[int], last: int) -> bool:
+    """Whether the last `last` items may stand a second time, at most as many items earlier. If not: certainly not."""
+    size = min(last, NEEDLE)
+    tail = history[-size - last :].tobytes()
     return tail.find(tail[-size * history.itemsize :], 0, -history.itemsize) >= 0
 
 

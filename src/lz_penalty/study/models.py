@@ -11,6 +11,7 @@ from typing import Any
 from inspect_ai.model import GenerateConfig, Model, get_model
 
 from lz_penalty.errors import LZPenaltyError
+from lz_penalty.evaluation.replay.log import REFUSED
 from lz_penalty.study.local import PROVIDER
 from lz_penalty.study.requests import LZ_FIELD
 from lz_penalty.study.sweep import JudgeEntry, ModelEntry
@@ -74,7 +75,7 @@ def refuses_bad_settings(entry: ModelEntry, endpoint: str) -> bool:
         "model": entry.model,
         "messages": [{"role": "user", "content": "Hello"}],
         "max_tokens": 1,
-        LZ_FIELD[entry.kind]: {"lz_penalty": -1},
+        LZ_FIELD[entry.kind]: REFUSED,
     }
     try:
         return _call(entry, endpoint, "/chat/completions", body) == 400

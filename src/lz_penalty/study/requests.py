@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lz_penalty.config import PRESETS
 from lz_penalty.errors import LZPenaltyError, show
 from lz_penalty.evaluation.penalties import penalty as named
-from lz_penalty.evaluation.replay.log import STYLES, alone
+from lz_penalty.evaluation.replay.log import OFF, STYLES, alone
 
 if TYPE_CHECKING:
     from inspect_ai.model import GenerateConfig
@@ -17,7 +17,6 @@ __all__ = ["KINDS", "LZ_FIELD", "check_penalty", "generate_config", "is_lz"]
 
 KINDS = ("transformers", "vllm", "sglang", "inspect")
 LZ_FIELD = {kind: place for kind, place in STYLES.items() if place is not None}  # where servers look for `lz_*`
-OFF = {"lz_penalty": 0}
 LOCAL_FIELD = "lz_penalty_local"  # what `local.py` reads
 # Which baselines each kind knows, and whether as a field of inspect-ai or of the server's own.
 BASELINES = {
@@ -57,8 +56,10 @@ def generate_config(
     operator's default does not reach them. Greedy requests leave top_p and top_k out, which would change nothing.
 
     >>> body = generate_config("vllm", "repetition:1.2", 0.0, max_tokens=9, top_p=1.0, top_k=0).extra_body
-    >>> body["repetition_penalty"], body["vllm_xargs"]["lz_penalty"], body["vllm_xargs"]["lz_stop_copies"]
-    (1.2, 0, 'none')
+    >>> body.pop("vllm_xargs")
+    {'lz_penalty': 0, 'lz_end_thinking_copies': 'none', 'lz_stop_copies': 'none', 'lz_shadow': 0}
+    >>> body
+    {'repetition_penalty': 1.2}
     """
     from inspect_ai.model import GenerateConfig
 

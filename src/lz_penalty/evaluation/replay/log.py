@@ -12,10 +12,12 @@ from lz_penalty.checks import choice
 from lz_penalty.detection.records import Problem, Reading, Record, dig, fields_of, parse, read
 from lz_penalty.errors import LZPenaltyError
 
-__all__ = ["STYLES", "Log", "Stored", "alone", "requests", "with_settings"]
+__all__ = ["OFF", "REFUSED", "STYLES", "Log", "Stored", "alone", "requests", "with_settings"]
 
 # Where a server takes lz_* fields: beside the others, or in an object of its own.
 STYLES: dict[str, str | None] = {"flat": None, "vllm": "vllm_xargs", "sglang": "custom_params"}
+OFF = {"lz_penalty": 0}
+REFUSED = {"lz_penalty": -1}  # what no server with the penalty accepts
 NO_POLICY = {"lz_end_thinking_copies": "none", "lz_stop_copies": "none", "lz_shadow": 0}
 WRAPPERS = ("body", "request")  # where logs keep a request, if a line is not one itself; `body`: OpenAI's batch files
 KINDS = {"messages": "chat/completions", "prompt": "completions"}
@@ -122,7 +124,7 @@ def alone(style: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
     Flat fields go to servers that may not know what those are, and would refuse them.
 
-    >>> alone("vllm", {"lz_penalty": 0})
+    >>> alone("vllm", OFF)
     {'lz_penalty': 0, 'lz_end_thinking_copies': 'none', 'lz_stop_copies': 'none', 'lz_shadow': 0}
     """
     return {**settings, **(NO_POLICY if STYLES[style] is not None else {})}

@@ -13,15 +13,13 @@ from lz_penalty.detection.records import Problem
 from lz_penalty.detection.verdict import CRITERIA
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.evaluation.replay.answers import Checker
-from lz_penalty.evaluation.replay.log import Log, Stored, alone, requests, with_settings
+from lz_penalty.evaluation.replay.log import OFF, REFUSED, Log, Stored, alone, requests, with_settings
 from lz_penalty.evaluation.replay.pairs import Pair, Summary, judge
 from lz_penalty.evaluation.replay.results import Results
 from lz_penalty.evaluation.replay.sending import Endpoint, FailedError, UnreachableError
 
 __all__ = ["Replay", "replay"]
 
-OFF = {"lz_penalty": 0}
-REFUSED = {"lz_penalty": -1}  # what no server with the penalty accepts
 MOST_UNREACHABLE = 20  # requests in a row without any answer, after which the server is taken for gone
 
 
