@@ -98,39 +98,52 @@ def test_steps_from_pinned_memory(window):
     assert torch.equal(kept[:, : first + steps].cpu().flip(0), told.int())
 
 
-def test_steps_in_one_call_of_c():
-    """As the vLLM plug-in does: the newest tokens are read from lists and the kernel is launched, all in C."""
+@pytest.mark.parametrize("waits", [True, False])
+def test_steps_in_one_call_of_c(waits):
+    """As the vLLM plug-in does: the newest tokens are read from lists and the kernels are launched, all in C.
+
+    The device is busy when they are, as with a model; nothing may be read or written before its turn.
+    """
     rows, first, steps = 6, 700, 40
     told = histories(rows, first + steps)
     configs = [LZPenaltyConfig(), LZPenaltyConfig.guarded(), None] * 2
     packed = pack_configs(configs, "cuda")
     kept = torch.zeros((rows, 1000), dtype=torch.int32, device="cuda")
     kept[:, :first] = told[:, :first].cuda()
-    memory = torch.zeros((2, FIELDS, rows), dtype=torch.int32).pin_memory()
+    memory = torch.zeros((steps + 1, FIELDS, rows), dtype=torch.int32).pin_memory()
     memory[:, SLOT], memory[:, LENGTH] = torch.arange(rows, dtype=torch.int32), first
-    outputs, taken = [[] for _ in range(rows)], []
+    outputs, taken, made = [[] for _ in range(rows)], [], []
     seen = np.zeros(rows, np.int32)
     reader = newest_reader(outputs, np.arange(rows, dtype=np.int32), seen, 1000, memory.numpy())
+    ahead = None
     for step in range(steps):
         for output, token in zip(outputs, told[:, first + step].tolist(), strict=True):
             output.append(token)
-        logits = torch.randn(rows, VOCAB, device="cuda")
-        want = on_cpu(logits, told[:, : first + step + 1], configs)
-        before, after = step % 2, 1 - step % 2
-        fields = memory[after]
+        made.append((torch.randn(rows, VOCAB), torch.empty(rows, VOCAB, device="cuda")))
+        logits = made[-1][1]
+        torch.cuda._sleep(1_000_000)
+        logits.copy_(made[-1][0].pin_memory(), non_blocking=True)
+        fields = memory[step + 1]
         given = (logits, kept, fields[LENGTH], None, fields[SLOT], None, None, fields[NEWEST])
         if step == 0:
-            penalise = prepare_lz_penalty(*given, config=packed)
-        if step < 5:
-            taken.append(reader.take(before, after))
+            penalise = prepare_lz_penalty(*given, config=packed, ahead=True)
+        if step < 5 or step == 20:
+            taken.append(reader.take(step, step + 1))
             penalise(*given)
+            if ahead is not None:
+                ahead.note_done()
         else:
-            if step == 5:
-                reader.launch_with(penalise.direct)
-            taken.append(reader.take_and_launch(before, after, logits.data_ptr(), penalise.direct.stream()))
-        torch.cuda.synchronize()
-        torch.testing.assert_close(logits.cpu(), want, rtol=1e-6, atol=1e-5)
-    assert taken == [1] * 5 + [2] * (steps - 5)
+            if ahead is None:
+                ahead = penalise.ahead
+                reader.launch_with(ahead)
+                ahead.note_done()
+            taken.append(reader.take_and_launch(step, step + 1, logits.data_ptr(), ahead.stream()))
+        if waits:
+            torch.cuda.synchronize()
+    for step, (before, after) in enumerate(made):
+        want = on_cpu(before, told[:, : first + step + 1], configs)
+        torch.testing.assert_close(after.cpu(), want, rtol=1e-6, atol=1e-5)
+    assert taken == [1 if step < 5 or step == 20 else 2 for step in range(steps)]
     assert torch.equal(kept[:, : first + steps].cpu(), told.int())
 
 

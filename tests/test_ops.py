@@ -198,7 +198,7 @@ def test_prepared_once_it_is_the_same_at_every_step(backend):
             logits, tokens, counted, fresh = arrays
             if prepared:
                 given = (logits, tokens, counted, None, None, None, None, fresh)
-                step = step or prepare_lz_penalty(*given, config=packed, backend=backend.name)
+                step = step or prepare_lz_penalty(*given, config=packed, backend=backend.name, ahead=backend.ahead)
                 assert step(*given) is logits
             else:
                 apply_lz_penalty_(logits, tokens, counted, config=packed, newest_ids=fresh, backend=backend.name)

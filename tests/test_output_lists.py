@@ -87,40 +87,58 @@ def test_references_are_left_alone(batch):
     assert sys.getrefcount(token) == before + len(batch[0])
 
 
-@pytest.mark.parametrize("refused", [False, True])
-def test_the_kernel_is_launched_with_the_columns_that_follow(batch, refused):
-    """The driver's function is one of ours, which notes what it is given."""
+@pytest.mark.parametrize("refused", [None, 0, 1, 5])
+def test_the_kernels_are_launched_with_the_columns_that_follow(batch, refused):
+    """The driver's functions are ours, which note what they are given, and refuse one call."""
     calls = []
     values = (ctypes.c_uint64 * 5)(0, 11, 22, 33, 44)
     addresses = (ctypes.c_void_p * 5)(*[ctypes.addressof(values) + 8 * at for at in range(5)])
     names = ["logits", "table", "row_to_slot", "lengths", "newest_ids"]
 
-    @ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3])
-    def launch(*given):
-        calls.append((given, list(values)))
-        return int(refused)
+    def noting(name, *kinds):
+        def note(*given):
+            calls.append((name, *given))
+            return int(len(calls) - 1 == refused)
 
-    reader = output_lists.newest_reader(*batch)
-    reader.launch_with(
-        SimpleNamespace(
-            launcher=ctypes.cast(launch, ctypes.c_void_p).value,
-            function=77,
+        return ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(note)
+
+    address, number = ctypes.c_void_p, ctypes.c_uint
+    driver = SimpleNamespace(
+        cuLaunchKernel=noting("launch", address, *[number] * 7, *[address] * 3),
+        cuStreamWaitEvent=noting("wait", address, address, number),
+        cuEventRecord=noting("record", address, address),
+    )
+
+    def kernel(function):
+        return SimpleNamespace(
+            function=function,
             parameters=ctypes.addressof(addresses),
             value_of=lambda name: addresses[names.index(name)],
             grid=(5, 1, 1),
             threads=512,
             shared=1024,
         )
-    )
+
+    reader = output_lists.newest_reader(*batch)
+    reader.launch_with(SimpleNamespace(driver=driver, side=88, found=6, done=7, find=kernel(77), lower=kernel(78)))
     lists, _, _, _, places = batch
     assert reader.take_and_launch(0, 1, 2**40, 99) == 0  # no new token: nothing is launched
     assert not calls
     for one in lists:
         one.append(6)
-    assert reader.take_and_launch(0, 1, 2**40, 99) == (1 if refused else 2)
-    (given, seen), begin = calls[0], places[1].ctypes.data
-    assert given == (77, 5, 1, 1, 512, 1, 1, 1024, 99, ctypes.addressof(addresses), None)
-    assert seen == [2**40, 11, *(begin + field * places.shape[2] * 4 for field in (SLOT, LENGTH, NEWEST))]
+    assert reader.take_and_launch(0, 1, 2**40, 99) == (2 if refused is None else 1)
+    sizes = (5, 1, 1, 512, 1, 1, 1024)
+    want = [
+        ("wait", 88, 7, 0),
+        ("launch", 77, *sizes, 88, ctypes.addressof(addresses), None),
+        ("record", 6, 88),
+        ("wait", 99, 6, 0),
+        ("launch", 78, *sizes, 99, ctypes.addressof(addresses), None),
+        ("record", 7, 99),
+    ]
+    assert calls == want[: len(want) if refused is None else refused + 1]
+    begin = places[1].ctypes.data
+    assert list(values) == [2**40, 11, *(begin + field * places.shape[2] * 4 for field in (SLOT, LENGTH, NEWEST))]
     assert places[1, NEWEST].tolist() == [6, -1, 6, -1, 6]
 
 

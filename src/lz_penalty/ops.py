@@ -94,11 +94,14 @@ def prepare_lz_penalty(
     config: LZPenaltyConfig | PackedConfig | Sequence[LZPenaltyConfig | None] | None,
     vocab_size: int | None = None,
     backend: str = "auto",
+    ahead: bool = False,
 ) -> Callable[..., Any]:
     """`apply_lz_penalty_` for engines that call it at every step: checked and set up once, for arrays like these.
 
     Args:
         logits: this and the others as in `apply_lz_penalty_`; their contents do not matter here.
+        ahead: where there is CUDA, do it in two launches, the first of which needs no logits: what `ahead` of the function
+            is, after a few steps, can be launched while they are still computed (`lz_penalty.kernels.cuda_launch`).
 
     Returns:
         A function of the eight arrays in this order, the last ones optional, that penalises and returns the logits. They
@@ -111,17 +114,19 @@ def prepare_lz_penalty(
     [[0.0, -2.0, 0.0, 0.0]]
     """
     given = (logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, newest_ids)
-    return _prepared(given, config, vocab_size, backend)
+    return _prepared(given, config, vocab_size, backend, ahead)
 
 
-def _prepared(given: tuple[Any, ...], config: Any, vocab_size: Any, backend: str) -> Callable[..., Any]:
+def _prepared(
+    given: tuple[Any, ...], config: Any, vocab_size: Any, backend: str, ahead: bool = False
+) -> Callable[..., Any]:
     vocab_size, packed = _checked(given, config, vocab_size, backend)
     logits = given[0]
     if logits.shape[0] == 0 or not (packed.max_window or packed.max_loop_window):
         return lambda logits, *_: logits
     name = choose_backend(logits) if backend == "auto" else backend
     if name == "triton":
-        return load_backend(name).prepare(given, packed, vocab_size)
+        return load_backend(name).prepare(given, packed, vocab_size, ahead)
     return partial(_apply, name, packed, vocab_size)
 
 

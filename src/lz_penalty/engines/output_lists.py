@@ -36,18 +36,32 @@ class _Batch(ctypes.Structure):
     ]
 
 
+class _Kernel(ctypes.Structure):
+    """`struct lz_kernel`."""
+
+    _fields_ = [
+        ("function", ctypes.c_void_p),
+        ("parameters", ctypes.c_void_p),
+        ("grid", ctypes.c_uint * 3),
+        ("threads", ctypes.c_uint),
+        ("shared", ctypes.c_uint),
+    ]
+
+
 class _Launch(ctypes.Structure):
     """`struct lz_launch`."""
 
     _fields_ = [
         ("launch", ctypes.c_void_p),
-        ("function", ctypes.c_void_p),
-        ("parameters", ctypes.c_void_p),
+        ("wait", ctypes.c_void_p),
+        ("record", ctypes.c_void_p),
+        ("side", ctypes.c_void_p),
+        ("found", ctypes.c_void_p),
+        ("done", ctypes.c_void_p),
+        ("find", _Kernel),
+        ("lower", _Kernel),
         ("logits", ctypes.c_void_p),
         ("columns", ctypes.c_void_p * FIELDS),
-        ("grid", ctypes.c_uint * 3),
-        ("threads", ctypes.c_uint),
-        ("shared", ctypes.c_uint),
     ]
 
 
@@ -87,23 +101,25 @@ class NewestReader:
         """
         return self._functions.lz_take_newest(self._batch, self._places[before], self._places[after])
 
-    def launch_with(self, direct: Any) -> None:
-        """From now on `take_and_launch` launches this kernel, a `DirectLaunch` of the op."""
+    def launch_with(self, ahead: Any) -> None:
+        """From now on `take_and_launch` launches these kernels, a `LaunchAhead` of the op."""
         launch = _Launch(
-            launch=direct.launcher,
-            function=direct.function,
-            parameters=direct.parameters,
-            logits=direct.value_of("logits"),
-            columns=tuple(map(direct.value_of, _OF_FIELDS)),
-            grid=direct.grid,
-            threads=direct.threads,
-            shared=direct.shared,
+            launch=_address(ahead.driver.cuLaunchKernel),
+            wait=_address(ahead.driver.cuStreamWaitEvent),
+            record=_address(ahead.driver.cuEventRecord),
+            side=ahead.side,
+            found=ahead.found,
+            done=ahead.done,
+            find=_kernel(ahead.find),
+            lower=_kernel(ahead.lower),
+            logits=ahead.lower.value_of("logits"),
+            columns=tuple(map(ahead.find.value_of, _OF_FIELDS)),
         )
-        self._alive = (*self._alive, launch, direct)
+        self._alive = (*self._alive, launch, ahead)
         self._launch = ctypes.c_void_p(ctypes.addressof(launch))
 
     def take_and_launch(self, before: int, after: int, logits: int, stream: int) -> int:
-        """The same as `take`, and the kernel is launched: then it returns 2."""
+        """The same as `take`, and the kernels are launched: then it returns 2."""
         return self._functions.lz_take_and_launch(
             self._batch,
             self._places[before],
@@ -112,6 +128,14 @@ class NewestReader:
             ctypes.c_uint64(logits),
             ctypes.c_void_p(stream),
         )
+
+
+def _address(function: Any) -> int | None:
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+
+def _kernel(direct: Any) -> _Kernel:
+    return _Kernel(direct.function, direct.parameters, direct.grid, direct.threads, direct.shared)
 
 
 def newest_reader(

@@ -9,6 +9,7 @@ import ctypes
 import functools
 import struct
 
+import torch
 import triton
 
 _FORMATS = {"i32": "<i", "i64": "<q", "fp32": "<f"}
@@ -52,8 +53,7 @@ class DirectLaunch:
         arguments: of which all but the tensors stay.
 
     Attributes:
-        launcher: the address of the driver's function; with the others, all that C needs to launch.
-        function: the kernel's handle.
+        function: the kernel's handle; with the others, all that C needs to launch.
         parameters: the address of the parameters' addresses.
         grid: three sizes.
         threads: of a block.
@@ -72,7 +72,6 @@ class DirectLaunch:
                 struct.pack_into(_FORMATS[kind], self._memory, place * _SLOT, arguments[at])
         places = [ctypes.addressof(self._memory) + place * _SLOT for place in range(len(self._memory))]
         self._addresses = (ctypes.c_void_p * len(places))(*places)
-        self.launcher = ctypes.cast(launch, ctypes.c_void_p).value
         self.function, self.parameters = compiled.function, ctypes.addressof(self._addresses)
         self.grid, self.threads, self.shared = grid, compiled.metadata.num_warps * 32, compiled.metadata.shared
         driver = triton.runtime.driver.active
@@ -93,6 +92,43 @@ class DirectLaunch:
     def value_of(self, name):
         """The address of the value of this parameter, a tensor."""
         return self._values[name]
+
+
+class LaunchAhead:
+    """The two launches of a step: what is found while the model still runs, and the lowering of its logits.
+
+    The first goes to a stream of its own. It waits for what the current stream had to do up to `note_done`, and the second
+    waits for it. In between, the current stream may be busy.
+
+    Args:
+        find: the `DirectLaunch` that needs no logits.
+        lower: the one that does.
+
+    Attributes:
+        find, lower: as given.
+        driver: of CUDA.
+        stream: gives the handle of the current stream.
+        side: the handle of the other one.
+        found, done: the handles of events: `find` is through; what it must wait for.
+    """
+
+    def __init__(self, find, lower):
+        self.find, self.lower = find, lower
+        self.driver, self.stream = _launcher(), lower.stream
+        self._side = _side_stream(torch.cuda.current_device())
+        self._found, self._done = torch.cuda.Event(), torch.cuda.Event()
+        self._found.record(self._side)
+        self.note_done()
+        self.side, self.found, self.done = self._side.cuda_stream, self._found.cuda_event, self._done.cuda_event
+
+    def note_done(self):
+        """What the current stream has been given up to now comes before the next `find`."""
+        self._done.record()
+
+
+@functools.lru_cache(maxsize=None)
+def _side_stream(device):
+    return torch.cuda.Stream(device, priority=-1)  # a few blocks in a gap of the model's
 
 
 def _is_profiled():

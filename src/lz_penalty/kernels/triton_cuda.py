@@ -5,6 +5,9 @@ logits with atomic minima: the smallest value of a token wins, and neither a tab
 needed. A long window is cut into chunks that many programs share; the longest match and the original logits then pass
 through a scratch buffer from one launch to the next.
 
+An engine may know the newest tokens long before it has the logits. Then one launch finds the changes, on a stream of its
+own while the model runs, and another lowers the logits: that one is all that the step waits for.
+
 Tokens are addressed newest first: place 0 is the newest token of the context, drafts included.
 """
 
@@ -19,7 +22,7 @@ import triton
 import triton.language as tl
 
 from lz_penalty import packing as col
-from lz_penalty.kernels.cuda_launch import direct_launch
+from lz_penalty.kernels.cuda_launch import LaunchAhead, direct_launch
 from lz_penalty.kernels.triton_parts import (
     BEFORE_BUFFER,
     NEARNESS,
@@ -53,7 +56,7 @@ _jit = functools.partial(triton.jit, do_not_specialize=_SIZES.split(), do_not_sp
 _COMPILED: dict[tuple, Any] = {}  # what `_Launch` has compiled so far
 
 
-def prepare(given, packed, vocab_size):
+def prepare(given, packed, vocab_size, ahead=False):
     """A function that penalises arrays like these; see `lz_penalty.ops.prepare_lz_penalty`."""
     logits, token_ids, _, _, _, tail_ids, _, newest_ids = given
     tail_strides, drafts = ((0, 0), 0) if tail_ids is None else (tail_ids.stride(), tail_ids.shape[1])
@@ -86,7 +89,10 @@ def prepare(given, packed, vocab_size):
     if window <= _FUSED_WINDOW:
         block = _power_of_2(window, _SMALLEST_BLOCK)
         warps = max(1, min(32, block // 32))  # one token per thread: latency, not work, is what a row costs
-        run = _Launch(_row_kernel, (rows, 1, 1), constants | {"BLOCK": block}, warps, kinds)
+        if ahead:
+            run = _Ahead(logits, constants | {"BLOCK": block}, warps, kinds)
+        else:
+            run = _Launch(_row_kernel, (rows, 1, 1), constants | {"BLOCK": block}, warps, kinds)
         store = None
     else:
         run = _Chunks(logits, constants, _power_of_2(-(-window // _CHUNK), 1), kinds)
@@ -119,9 +125,9 @@ class _Prepared:
             return self._step(*given)
 
     @property
-    def direct(self):
-        """The `DirectLaunch` that is all of a step; `None` for long windows, and before the third one."""
-        return self._launch.direct
+    def ahead(self):
+        """The `LaunchAhead` of a step that was prepared for it; `None` for long windows, and before the third one."""
+        return getattr(self._launch, "launch_ahead", None)
 
 
 class _Launch:
@@ -152,10 +158,36 @@ class _Launch:
             self.direct = direct_launch(compiled, self._grid, arguments)
 
 
+class _Ahead:
+    """The same in two launches: the first needs no logits."""
+
+    def __init__(self, logits, constants, warps, kinds):
+        grid, width = (logits.shape[0], 1, 1), constants["BLOCK"] + 1
+        self._found = (
+            logits.new_empty((logits.shape[0], width), dtype=torch.int32),
+            logits.new_empty((logits.shape[0], width), dtype=torch.float32),
+        )
+        few = {name: constants[name] for name in ("LOOP_BLOCK", "LOWEST", "BLOCK")}
+        self._find = _Launch(
+            _find_kernel, grid, {name: constants[name] for name in constants if name != "LOWEST"}, warps, kinds
+        )
+        self._lower = _Launch(_lower_kernel, grid, few, warps, kinds)
+        self._ahead = None
+
+    def __call__(self, arguments):
+        logits, row_stride, logit_stride, vocab_size, literal, *history_and_settings = arguments
+        self._find((vocab_size, literal, *history_and_settings, *self._found))
+        self._lower((logits, row_stride, logit_stride, *self._found))
+
+    @property
+    def launch_ahead(self):
+        if self._ahead is None and self._find.direct is not None and self._lower.direct is not None:
+            self._ahead = LaunchAhead(self._find.direct, self._lower.direct)
+        return self._ahead
+
+
 class _Chunks:
     """The same for windows that one program cannot hold: two launches per group of rows."""
-
-    direct = None  # one launch is not all
 
     def __init__(self, logits, constants, chunks, kinds):
         rows = logits.shape[0]
@@ -195,6 +227,49 @@ def _power_of_2(n: int, smallest: int) -> int:
 # ---------------------------------------------------------------- the kernels
 
 
+@triton.jit
+def asks_for_nothing(settings):
+    """Whether a row with these settings is left alone."""
+    mode, window, buffer, min_match, loop_window, strength, escalation = settings
+    return (mode == NONE) & (loop_window == 0)
+
+
+@triton.jit
+def candidates(at, n, settings, e):
+    """Of the places `e` of a row with `n` tokens: where the codelength begins to look and ends, and the tokens there."""
+    mode, window, buffer, min_match, loop_window, strength, escalation = settings
+    offset = tl.where(mode == BEFORE_BUFFER, buffer, 0)
+    recent = tl.where(mode == NONE, 0, tl.minimum(n, offset + window))  # tokens that the codelength sees
+    place = offset + e - 1
+    candidate = place < recent - tl.where(mode == SGLANG, buffer, 0)
+    return offset, recent, candidate, tokens_at(at, place, candidate)
+
+
+@triton.jit
+def row_bits(
+    at, n, settings, e, offset, recent, candidate, token, literal,
+    BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
+    FIRST: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """The bits of every candidate; and the token that goes on with the loop at the end, with the further bits for it."""
+    mode, window, buffer, min_match, loop_window, strength, escalation = settings
+    match, best = find_matches(
+        at, token, e, offset, mode, candidate, buffer, recent, BUFFER_BLOCK, FIRST, UNROLL
+    )  # fmt: skip
+    if (mode == BEFORE_BUFFER) & (best < buffer * NEARNESS):  # the match before the buffer has no candidate, but counts
+        best = tl.maximum(best, match_at(at, offset, buffer, recent, BUFFER_BLOCK) * NEARNESS)
+    bits = codelength_bits(at, token, candidate, mode, offset, e, match, best, min_match, literal)
+    loop_token = tl.zeros_like(token) - 1
+    further = tl.full([], 0.0, tl.float32)
+    if LOOP_BLOCK > 0:
+        period, run = find_loop(at, tl.minimum(n, loop_window), LOOP_BLOCK, RUN_BLOCK)
+        if period > 0:
+            further = escalation * (literal + 1) * (run.to(tl.float32) / period.to(tl.float32) - 1)
+            loop_token = tokens_at(at, e * 0 + period - 1, e > 0)
+            bits = tl.where((token == loop_token) & (bits < 0), bits - further, bits)
+    return bits, loop_token, further
+
+
 @_jit
 def _row_kernel(
     logits, row_stride, logit_stride, vocab_size, literal,
@@ -206,48 +281,103 @@ def _row_kernel(
 ):  # fmt: skip
     """A whole row in one program, for windows of at most `BLOCK` tokens."""
     row = tl.program_id(0)
-    mode, window, buffer, min_match, loop_window, strength, escalation = read_settings(table, row, table_stride)
+    settings = read_settings(table, row, table_stride)
     at, n = open_row(
         row, token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
         tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
     )  # fmt: skip
-    if (mode == NONE) & (loop_window == 0):
+    if asks_for_nothing(settings):
         return
 
     # Every candidate's token and original logit first: they are far away.
-    offset = tl.where(mode == BEFORE_BUFFER, buffer, 0)
-    recent = tl.where(mode == NONE, 0, tl.minimum(n, offset + window))  # tokens that the codelength sees
+    line = table + row * table_stride
     e = 1 + tl.arange(0, BLOCK)
-    place = offset + e - 1
-    candidate = place < recent - tl.where(mode == SGLANG, buffer, 0)
-    token = tokens_at(at, place, candidate)
-    keep = may_write(token, candidate, vocab_size, table + row * table_stride, exempt_ids, EXEMPT_STEPS)
+    offset, recent, candidate, token = candidates(at, n, settings, e)
+    keep = may_write(token, candidate, vocab_size, line, exempt_ids, EXEMPT_STEPS)
     logits += row.to(tl.int64) * row_stride
     cell = logits + tl.where(keep, token, 0).to(tl.int64) * logit_stride
+    min_match = settings[3]
     original = tl.load(cell, mask=keep & (min_match == 1), other=0.0)
-
-    match, best = find_matches(
-        at, token, e, offset, mode, candidate, buffer, recent, BUFFER_BLOCK, FIRST, UNROLL
+    bits, loop_token, further = row_bits(
+        at, n, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK, LOOP_BLOCK, RUN_BLOCK, FIRST, UNROLL
     )  # fmt: skip
-    if (mode == BEFORE_BUFFER) & (best < buffer * NEARNESS):  # the match before the buffer has no candidate, but counts
-        best = tl.maximum(best, match_at(at, offset, buffer, recent, BUFFER_BLOCK) * NEARNESS)
-    bits = codelength_bits(at, token, candidate, mode, offset, e, match, best, min_match, literal)
     if min_match > 1:  # then only extensions have a value
         original = tl.load(cell, mask=keep & (bits < 0), other=0.0)
-
+    strength = settings[5]
     if LOOP_BLOCK > 0:
-        period, run = find_loop(at, tl.minimum(n, loop_window), LOOP_BLOCK, RUN_BLOCK)
-        if period > 0:
-            further = escalation * (literal + 1) * (run.to(tl.float32) / period.to(tl.float32) - 1)
-            loop_token = tokens_at(at, e * 0 + period - 1, e > 0)
-            bits = tl.where((token == loop_token) & (bits < 0), bits - further, bits)
-            alone = may_write(loop_token, e == 1, vocab_size, table + row * table_stride, exempt_ids, EXEMPT_STEPS)
+        if further > 0:
+            alone = may_write(loop_token, e == 1, vocab_size, line, exempt_ids, EXEMPT_STEPS)
             loop_cell = logits + tl.where(alone, loop_token, 0).to(tl.int64) * logit_stride
             loop_original = tl.load(loop_cell, mask=alone, other=0.0)
             tl.debug_barrier()
             lower_logits(loop_cell, loop_original, tl.zeros_like(bits) - strength * further, alone, LOWEST)
     tl.debug_barrier()  # every original has been read before any logit is lowered
     lower_logits(cell, original, strength * bits, keep & (bits < 0), LOWEST)
+
+
+@_jit
+def _find_kernel(
+    vocab_size, literal,
+    token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
+    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
+    table, table_stride, exempt_ids,
+    places, changes,
+    EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
+    FIRST: tl.constexpr, UNROLL: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """What is to be added to which logits: `BLOCK` candidates per row, then the loop's token; -1 for none."""
+    row = tl.program_id(0)
+    settings = read_settings(table, row, table_stride)
+    at, n = open_row(
+        row, token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
+        tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
+    )  # fmt: skip
+    line = table + row * table_stride
+    e = 1 + tl.arange(0, BLOCK)
+    places += row * (BLOCK + 1)
+    changes += row * (BLOCK + 1)
+    if asks_for_nothing(settings):
+        tl.store(places + e - 1, tl.zeros_like(e) - 1)
+        tl.store(places + BLOCK, -1)
+        return
+    offset, recent, candidate, token = candidates(at, n, settings, e)
+    keep = may_write(token, candidate, vocab_size, line, exempt_ids, EXEMPT_STEPS)
+    bits, loop_token, further = row_bits(
+        at, n, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK, LOOP_BLOCK, RUN_BLOCK, FIRST, UNROLL
+    )  # fmt: skip
+    strength = settings[5]
+    tl.store(places + e - 1, tl.where(keep & (bits < 0), token, -1).to(tl.int32))
+    tl.store(changes + e - 1, strength * bits)
+    alone = may_write(loop_token, (e == 1) & (further > 0), vocab_size, line, exempt_ids, EXEMPT_STEPS)
+    tl.store(places + BLOCK + e * 0, tl.where(alone, loop_token, -1).to(tl.int32), mask=e == 1)
+    tl.store(changes + BLOCK + e * 0, tl.zeros_like(bits) - strength * further, mask=e == 1)
+
+
+@_jit
+def _lower_kernel(
+    logits, row_stride, logit_stride, places, changes,
+    LOOP_BLOCK: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Do what `_find_kernel` has found."""
+    row = tl.program_id(0)
+    e = tl.arange(0, BLOCK)
+    places += row * (BLOCK + 1)
+    changes += row * (BLOCK + 1)
+    token = tl.load(places + e)
+    change = tl.load(changes + e)
+    logits += row.to(tl.int64) * row_stride
+    cell = logits + tl.maximum(token, 0).to(tl.int64) * logit_stride
+    original = tl.load(cell, mask=token >= 0, other=0.0)
+    if LOOP_BLOCK > 0:
+        loop_token = tl.load(places + BLOCK + e * 0)
+        loop_change = tl.load(changes + BLOCK + e * 0)
+        alone = (loop_token >= 0) & (e == 0)
+        loop_cell = logits + tl.maximum(loop_token, 0).to(tl.int64) * logit_stride
+        loop_original = tl.load(loop_cell, mask=alone, other=0.0)
+        tl.debug_barrier()
+        lower_logits(loop_cell, loop_original, loop_change, alone, LOWEST)
+    tl.debug_barrier()  # every original has been read before any logit is lowered
+    lower_logits(cell, original, change, token >= 0, LOWEST)
 
 
 @_jit

@@ -1,5 +1,5 @@
 /* Reads the newest token of every output list of a batch, for engines that hand out lists which grow, and launches the
- * kernel that penalises: all that a quiet step does, in one call.
+ * kernels that penalise: all that a quiet step does, in one call.
  *
  * Called with the interpreter's lock (ctypes.PyDLL). What it uses of CPython is part of the stable ABI, so no headers are
  * needed to compile it. */
@@ -45,25 +45,41 @@ int lz_take_newest(const struct lz_batch *batch, const int32_t *before, int32_t 
 
 typedef int cu_launch_kernel(void *function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared,
                              void *stream, void **parameters, void **extra);
+typedef int cu_stream_wait_event(void *stream, void *event, unsigned flags);
+typedef int cu_event_record(void *event, void *stream);
 
-struct lz_launch {
-    cu_launch_kernel *launch;
+struct lz_kernel {
     void *function;
-    void **parameters;         /* where the values are */
-    uint64_t *logits;          /* the value that is the address of the logits */
-    uint64_t *columns[FIELDS]; /* those that are addresses of the columns' fields */
+    void **parameters; /* where the values are */
     unsigned grid[3], threads, shared;
 };
 
-/* The same, and the kernel is launched with the columns that follow: then it returns 2. */
+struct lz_launch {
+    cu_launch_kernel *launch;
+    cu_stream_wait_event *wait;
+    cu_event_record *record;
+    void *side, *found, *done; /* a stream and two events */
+    struct lz_kernel find, lower;
+    uint64_t *logits;          /* the value that is the address of the logits */
+    uint64_t *columns[FIELDS]; /* those that are addresses of the columns' fields */
+};
+
+static int launched(const struct lz_launch *how, const struct lz_kernel *kernel, void *stream) {
+    const unsigned *grid = kernel->grid;
+    return !how->launch(kernel->function, grid[0], grid[1], grid[2], kernel->threads, 1, 1, kernel->shared, stream,
+                        kernel->parameters, NULL);
+}
+
+/* The same, and the kernels are launched with the columns that follow: then it returns 2. The first one goes to the side
+ * stream, where it waits only for what was done in the steps before. */
 int lz_take_and_launch(const struct lz_batch *batch, const int32_t *before, int32_t *after, const struct lz_launch *how,
                        uint64_t logits, void *stream) {
     int taken = lz_take_newest(batch, before, after);
     if (taken != 1) return taken;
     *how->logits = logits;
     for (int field = 0; field < FIELDS; field++) *how->columns[field] = (uint64_t)(uintptr_t)(after + field * batch->width);
-    const unsigned *grid = how->grid;
-    int failed = how->launch(how->function, grid[0], grid[1], grid[2], how->threads, 1, 1, how->shared, stream,
-                             how->parameters, NULL);
-    return failed ? 1 : 2;
+    int done = !how->wait(how->side, how->done, 0) && launched(how, &how->find, how->side) &&
+               !how->record(how->found, how->side) && !how->wait(stream, how->found, 0) &&
+               launched(how, &how->lower, stream) && !how->record(how->done, stream);
+    return done ? 2 : 1;
 }

@@ -87,7 +87,7 @@ class BatchState:
         self._penalise: Callable[..., Any] | None = None
         self._sent = torch.zeros(0)  # the table on the device
         self._reader: NewestReader | None = None
-        self._stream: Callable[[], int] | None = None  # the current one, where a quiet step is one call of C
+        self._ahead: Any = None  # a `LaunchAhead`, where a quiet step is one call of C
         self._fields: list[list[torch.Tensor]] = []
 
     # ------------------------------------------------------------ the batch changes
@@ -107,7 +107,7 @@ class BatchState:
         self._outputs = [one.output for one in self._requests if one is not None]
         self._fields = self._staging.fields(self._batch_size)
         self._reader = newest_reader(self._outputs, self._rows, self._seen, self._capacity, self._staging.places)
-        self._penalise = self._stream = None
+        self._penalise = self._ahead = None
         self._followed = [
             (row, one, one.followed) for row, one in enumerate(self._requests) if one is not None and one.followed
         ]
@@ -174,8 +174,11 @@ class BatchState:
         slots, lengths, newest = self._fields[self._staging.turn]
         given = (logits, self._history, lengths, None, slots, None, None, newest)
         if self._penalise is None:
-            self._penalise = prepare_lz_penalty(*given, config=self._pack())
+            ahead = self._reader is not None and not self._followed  # policies must see the tokens first
+            self._penalise = prepare_lz_penalty(*given, config=self._pack(), ahead=ahead)
         self._penalise(*given)
+        if self._ahead is not None:
+            self._ahead.note_done()
         if self._followed:
             self._shadow.compare(logits)
             self._force(logits)
@@ -190,24 +193,22 @@ class BatchState:
         if self._penalise is None or self._reader is None:
             return 0
         before, after = self._staging.turn, self._staging.following
-        if self._stream is not None:
-            taken = self._reader.take_and_launch(before, after, logits.data_ptr(), self._stream())
+        if self._ahead is not None:
+            taken = self._reader.take_and_launch(before, after, logits.data_ptr(), self._ahead.stream())
         else:
             taken = self._reader.take(before, after)
-            if not self._followed:  # policies must see the tokens first, and need more than that
-                self._fuse(self._reader)
+            self._launch_ahead(self._reader)
         if taken < 0:
             raise placeholder()
         if taken:
             self._columns = self._staging.advance_quietly()
         return taken
 
-    def _fuse(self, reader: NewestReader) -> None:
+    def _launch_ahead(self, reader: NewestReader) -> None:
         """Let C do all of the steps to come, once the op can be launched from there."""
-        direct = getattr(self._penalise, "direct", None)
-        if direct is not None:
-            reader.launch_with(direct)
-            self._stream = direct.stream
+        self._ahead = getattr(self._penalise, "ahead", None)
+        if self._ahead is not None:
+            reader.launch_with(self._ahead)
 
     def _other_step(self) -> None:
         """Take what the outputs have gained: one token per request, or none while it is prefilled."""
