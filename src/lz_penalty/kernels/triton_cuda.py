@@ -348,7 +348,7 @@ def _find_kernel(
     strength = settings[5]
     tl.store(places + e - 1, tl.where(keep & (bits < 0), token, -1).to(tl.int32))
     tl.store(changes + e - 1, strength * bits)
-    alone = may_write(loop_token, (e == 1) & (further > 0), vocab_size, line, exempt_ids, EXEMPT_STEPS)
+    alone = may_write(loop_token, e == 1, vocab_size, line, exempt_ids, EXEMPT_STEPS)
     tl.store(places + BLOCK + e * 0, tl.where(alone, loop_token, -1).to(tl.int32), mask=e == 1)
     tl.store(changes + BLOCK + e * 0, tl.zeros_like(bits) - strength * further, mask=e == 1)
 
