@@ -87,7 +87,7 @@ def test_references_are_left_alone(batch):
     assert sys.getrefcount(token) == before + len(batch[0])
 
 
-@pytest.mark.parametrize("refused", [None, 0, 1, 5])
+@pytest.mark.parametrize("refused", [None, 0, 1, 2, 3])
 def test_the_kernels_are_launched_with_the_columns_that_follow(batch, refused):
     """The driver's functions are ours, which note what they are given, and refuse one call."""
     calls = []
@@ -120,7 +120,7 @@ def test_the_kernels_are_launched_with_the_columns_that_follow(batch, refused):
         )
 
     reader = output_lists.newest_reader(*batch)
-    reader.launch_with(SimpleNamespace(driver=driver, side=88, found=6, done=7, find=kernel(77), lower=kernel(78)))
+    reader.launch_with(SimpleNamespace(driver=driver, side=88, found=6, find=kernel(77), lower=kernel(78)))
     lists, _, _, _, places = batch
     assert reader.take_and_launch(0, 1, 2**40, 99) == 0  # no new token: nothing is launched
     assert not calls
@@ -129,12 +129,10 @@ def test_the_kernels_are_launched_with_the_columns_that_follow(batch, refused):
     assert reader.take_and_launch(0, 1, 2**40, 99) == (2 if refused is None else 1)
     sizes = (5, 1, 1, 512, 1, 1, 1024)
     want = [
-        ("wait", 88, 7, 0),
         ("launch", 77, *sizes, 88, ctypes.addressof(addresses), None),
         ("record", 6, 88),
         ("wait", 99, 6, 0),
         ("launch", 78, *sizes, 99, ctypes.addressof(addresses), None),
-        ("record", 7, 99),
     ]
     assert calls == want[: len(want) if refused is None else refused + 1]
     begin = places[1].ctypes.data

@@ -57,7 +57,6 @@ class _Launch(ctypes.Structure):
         ("record", ctypes.c_void_p),
         ("side", ctypes.c_void_p),
         ("found", ctypes.c_void_p),
-        ("done", ctypes.c_void_p),
         ("find", _Kernel),
         ("lower", _Kernel),
         ("logits", ctypes.c_void_p),
@@ -109,7 +108,6 @@ class NewestReader:
             record=_address(ahead.driver.cuEventRecord),
             side=ahead.side,
             found=ahead.found,
-            done=ahead.done,
             find=_kernel(ahead.find),
             lower=_kernel(ahead.lower),
             logits=ahead.lower.value_of("logits"),
@@ -119,7 +117,7 @@ class NewestReader:
         self._launch = ctypes.c_void_p(ctypes.addressof(launch))
 
     def take_and_launch(self, before: int, after: int, logits: int, stream: int) -> int:
-        """The same as `take`, and the kernels are launched: then it returns 2."""
+        """The same as `take`, and the kernels are launched: then it returns 2. See `LaunchAhead` for what must be through."""
         return self._functions.lz_take_and_launch(
             self._batch,
             self._places[before],

@@ -97,8 +97,8 @@ class DirectLaunch:
 class LaunchAhead:
     """The two launches of a step: what is found while the model still runs, and the lowering of its logits.
 
-    The first goes to a stream of its own. It waits for what the current stream had to do up to `note_done`, and the second
-    waits for it. In between, the current stream may be busy.
+    The first goes to a stream of its own, where it waits for nothing; the second waits for it. So all that was launched for
+    the step before must be through: as it is where the host has a token that was sampled after that.
 
     Args:
         find: the `DirectLaunch` that needs no logits.
@@ -109,21 +109,16 @@ class LaunchAhead:
         driver: of CUDA.
         stream: gives the handle of the current stream.
         side: the handle of the other one.
-        found, done: the handles of events: `find` is through; what it must wait for.
+        found: the handle of an event: `find` is through.
     """
 
     def __init__(self, find, lower):
         self.find, self.lower = find, lower
         self.driver, self.stream = _launcher(), lower.stream
         self._side = _side_stream(torch.cuda.current_device())
-        self._found, self._done = torch.cuda.Event(), torch.cuda.Event()
-        self._found.record(self._side)
-        self.note_done()
-        self.side, self.found, self.done = self._side.cuda_stream, self._found.cuda_event, self._done.cuda_event
-
-    def note_done(self):
-        """What the current stream has been given up to now comes before the next `find`."""
-        self._done.record()
+        self._found = torch.cuda.Event()
+        self._found.record(self._side)  # makes it
+        self.side, self.found = self._side.cuda_stream, self._found.cuda_event
 
 
 @functools.lru_cache(maxsize=None)

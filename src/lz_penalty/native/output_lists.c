@@ -58,7 +58,7 @@ struct lz_launch {
     cu_launch_kernel *launch;
     cu_stream_wait_event *wait;
     cu_event_record *record;
-    void *side, *found, *done; /* a stream and two events */
+    void *side, *found; /* a stream and an event */
     struct lz_kernel find, lower;
     uint64_t *logits;          /* the value that is the address of the logits */
     uint64_t *columns[FIELDS]; /* those that are addresses of the columns' fields */
@@ -71,15 +71,14 @@ static int launched(const struct lz_launch *how, const struct lz_kernel *kernel,
 }
 
 /* The same, and the kernels are launched with the columns that follow: then it returns 2. The first one goes to the side
- * stream, where it waits only for what was done in the steps before. */
+ * stream and waits for nothing: what was launched in the step before is through, or there would be no new tokens. */
 int lz_take_and_launch(const struct lz_batch *batch, const int32_t *before, int32_t *after, const struct lz_launch *how,
                        uint64_t logits, void *stream) {
     int taken = lz_take_newest(batch, before, after);
     if (taken != 1) return taken;
     *how->logits = logits;
     for (int field = 0; field < FIELDS; field++) *how->columns[field] = (uint64_t)(uintptr_t)(after + field * batch->width);
-    int done = !how->wait(how->side, how->done, 0) && launched(how, &how->find, how->side) &&
-               !how->record(how->found, how->side) && !how->wait(stream, how->found, 0) &&
-               launched(how, &how->lower, stream) && !how->record(how->done, stream);
+    int done = launched(how, &how->find, how->side) && !how->record(how->found, how->side) &&
+               !how->wait(stream, how->found, 0) && launched(how, &how->lower, stream);
     return done ? 2 : 1;
 }

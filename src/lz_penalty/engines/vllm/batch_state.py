@@ -178,8 +178,6 @@ class BatchState:
             ahead = self._reader is not None and not self._followed  # policies must see the tokens first
             self._penalise = prepare_lz_penalty(*given, config=self._pack(), ahead=ahead)
         self._penalise(*given)
-        if self._ahead is not None:
-            self._ahead.note_done()
         if self._followed:
             self._shadow.compare(logits)
             self._force(logits)
