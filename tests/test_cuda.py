@@ -112,9 +112,9 @@ def test_steps_in_one_call_of_c():
     memory = torch.zeros((steps + 1, FIELDS, rows), dtype=torch.int32).pin_memory()
     memory[:, SLOT], memory[:, LENGTH] = torch.arange(rows, dtype=torch.int32), first
     outputs, taken, made = [[] for _ in range(rows)], [], []
-    seen = np.zeros(rows, np.int32)
-    reader = newest_reader(outputs, np.arange(rows, dtype=np.int32), seen, 1000, memory.numpy())
-    ahead = None
+    seen, turn = np.zeros(rows, np.int32), np.zeros(2, np.int32)
+    reader = newest_reader(outputs, np.arange(rows, dtype=np.int32), seen, 1000, memory.numpy(), turn)
+    launch = None
     for step in range(steps):
         for output, token in zip(outputs, told[:, first + step].tolist(), strict=True):
             output.append(token)
@@ -127,18 +127,16 @@ def test_steps_in_one_call_of_c():
         if step == 0:
             penalise = prepare_lz_penalty(*given, config=packed, ahead=True)
         if step < 5 or step == 20:
-            taken.append(reader.take(step, step + 1))
+            taken.append(reader.take())
             penalise(*given)
         else:
-            if ahead is None:
-                ahead = penalise.ahead
-                reader.launch_with(ahead)
-            taken.append(reader.take_and_launch(step, step + 1, logits.data_ptr(), ahead.stream()))
+            launch = launch or reader.launching(penalise.ahead)
+            taken.append(launch(logits.data_ptr(), penalise.ahead.stream()))
         torch.cuda.current_stream().synchronize()
     for step, (before, after) in enumerate(made):
         want = on_cpu(before, told[:, : first + step + 1], configs)
         torch.testing.assert_close(after.cpu(), want, rtol=1e-6, atol=1e-5)
-    assert taken == [1 if step < 5 or step == 20 else 2 for step in range(steps)]
+    assert taken == [1] * steps
     assert torch.equal(kept[:, : first + steps].cpu(), told.int())
 
 

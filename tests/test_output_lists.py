@@ -24,16 +24,17 @@ def batch():
     places[0, SLOT] = [3, 9, 2, 9, 1]
     places[0, LENGTH, rows] = [10, 20, 30]
     places[:, NEWEST] = -1
-    return lists, rows, seen, CAPACITY, places
+    return lists, rows, seen, CAPACITY, places, np.zeros(2, np.int32)
 
 
 def test_one_more_in_every_list(batch):
     take = output_lists.newest_reader(*batch).take
-    lists, rows, seen, _, places = batch
+    lists, rows, seen, _, places, turn = batch
     for step in range(5):
         for number, one in enumerate(lists):
             one.append(100 * number + step)
-        assert take(step % 2, 1 - step % 2) == 1
+        assert take() == 1
+        assert turn.tolist() == [1 - step % 2, 1]
         after = places[1 - step % 2]
         assert after[SLOT].tolist() == [3, 9, 2, 9, 1]
         assert after[LENGTH].tolist() == [21 + step, 0, 31 + step, 0, 11 + step]
@@ -54,19 +55,19 @@ def test_one_more_in_every_list(batch):
 )
 def test_other_steps_take_nothing(batch, change, told):
     take = output_lists.newest_reader(*batch).take
-    lists, _, seen, _, places = batch
-    before = seen.tolist(), places[0].tolist()
+    lists, _, seen, _, places, turn = batch
+    before = seen.tolist(), places[0].tolist(), turn.tolist()
     change(lists)
-    assert take(0, 1) == told
-    assert (seen.tolist(), places[0].tolist()) == before
+    assert take() == told
+    assert (seen.tolist(), places[0].tolist(), turn.tolist()) == before
 
 
 def test_a_full_history_takes_nothing(batch):
-    lists, rows, seen, _, places = batch
-    take = output_lists.newest_reader(lists, rows, seen, 30, places).take
+    lists, rows, seen, _, *others = batch
+    take = output_lists.newest_reader(lists, rows, seen, 30, *others).take
     for one in lists:
         one.append(1)
-    assert take(0, 1) == 0
+    assert take() == 0
 
 
 def test_what_is_no_integer_raises(batch):
@@ -74,7 +75,7 @@ def test_what_is_no_integer_raises(batch):
     for one in batch[0]:
         one.append("1")
     with pytest.raises(TypeError, match="int"):
-        take(0, 1)
+        take()
 
 
 def test_references_are_left_alone(batch):
@@ -83,7 +84,7 @@ def test_references_are_left_alone(batch):
     before = sys.getrefcount(token)
     for one in batch[0]:
         one.append(token)
-    assert take(0, 1) == 1
+    assert take() == 1
     assert sys.getrefcount(token) == before + len(batch[0])
 
 
@@ -120,13 +121,18 @@ def test_the_kernels_are_launched_with_the_columns_that_follow(batch, refused):
         )
 
     reader = output_lists.newest_reader(*batch)
-    reader.launch_with(SimpleNamespace(driver=driver, side=88, found=6, find=kernel(77), lower=kernel(78)))
-    lists, _, _, _, places = batch
-    assert reader.take_and_launch(0, 1, 2**40, 99) == 0  # no new token: nothing is launched
+    launch = reader.launching(SimpleNamespace(driver=driver, side=88, found=6, find=kernel(77), lower=kernel(78)))
+    lists, rows, seen, _, places, turn = batch
+    assert launch(2**40, 99) == 0  # no new token: nothing is launched
     assert not calls
     for one in lists:
         one.append(6)
-    assert reader.take_and_launch(0, 1, 2**40, 99) == (2 if refused is None else 1)
+    before = seen[rows].tolist()
+    assert launch(2**40, 99) == (refused is None)
+    if refused is None:
+        assert (seen[rows].tolist(), turn.tolist()) == ([len(one) for one in lists], [1, 1])
+    else:  # Python tries again
+        assert (seen[rows].tolist(), turn.tolist()) == (before, [0, 0])
     sizes = (5, 1, 1, 512, 1, 1, 1024)
     want = [
         ("launch", 77, *sizes, 88, ctypes.addressof(addresses), None),

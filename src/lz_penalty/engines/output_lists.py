@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,11 @@ class _Batch(ctypes.Structure):
         ("lists", ctypes.c_void_p),
         ("rows", ctypes.c_void_p),
         ("seen", ctypes.c_void_p),
+        ("places", ctypes.c_void_p),
+        ("turn", ctypes.c_void_p),
         ("count", ctypes.c_size_t),
         ("width", ctypes.c_size_t),
+        ("depth", ctypes.c_size_t),
         ("capacity", ctypes.c_int32),
     ]
 
@@ -65,7 +69,12 @@ class _Launch(ctypes.Structure):
 
 
 class NewestReader:
-    """Takes the newest token of every output, if each has gained exactly one; see `newest_reader`."""
+    """Takes the newest token of every output, if each has gained exactly one; see `newest_reader`.
+
+    Attributes:
+        take: a function that writes the columns that follow and makes it their turn. It returns 1 if it has; 0 if a list has
+            gained more or less, or a history is full; -1 if a token is negative. Unless it is 1, it is nobody's turn.
+    """
 
     def __init__(
         self,
@@ -75,33 +84,30 @@ class NewestReader:
         seen: np.ndarray,
         capacity: int,
         places: np.ndarray,
+        turn: np.ndarray,
     ) -> None:
         lists = (ctypes.c_void_p * len(outputs))(*map(id, outputs))
         batch = _Batch(
             lists=ctypes.addressof(lists),
             rows=rows.ctypes.data,
             seen=seen.ctypes.data,
+            places=places.ctypes.data,
+            turn=turn.ctypes.data,
             count=len(outputs),
             width=places.shape[2],
+            depth=places.shape[0],
             capacity=capacity,
         )
-        self._alive: tuple[Any, ...] = (lists, outputs, rows, seen, places, batch)
-        self._functions = functions
-        self._batch = ctypes.c_void_p(ctypes.addressof(batch))
-        self._places = [ctypes.c_void_p(place.ctypes.data) for place in places]
-        self._launch: ctypes.c_void_p | None = None
+        batch.alive = (lists, outputs, rows, seen, places, turn)
+        self._functions, self._batch = functions, ctypes.byref(batch)  # it keeps the structure alive
+        self.take: Callable[[], int] = partial(functions.lz_take_newest, self._batch)
 
-    def take(self, before: int, after: int) -> int:
-        """Take the columns of one place and write those that follow to another.
+    def launching(self, ahead: Any) -> Callable[[int, int], int]:
+        """The same as `take`, and the kernels of a `LaunchAhead` are launched; or it returns 0, also if they cannot be.
 
-        Returns:
-            1 if it has; 0 if a list has gained more or less, or a history is full; -1 if a token is negative. Unless it is
-            1, `seen` has not changed.
+        It is a function of the addresses of the logits and the stream. It is in use at every step, when all that it touches
+        has long left the caches: so there is as little as can be.
         """
-        return self._functions.lz_take_newest(self._batch, self._places[before], self._places[after])
-
-    def launch_with(self, ahead: Any) -> None:
-        """From now on `take_and_launch` launches these kernels, a `LaunchAhead` of the op."""
         launch = _Launch(
             launch=_address(ahead.driver.cuLaunchKernel),
             wait=_address(ahead.driver.cuStreamWaitEvent),
@@ -113,19 +119,8 @@ class NewestReader:
             logits=ahead.lower.value_of("logits"),
             columns=tuple(map(ahead.find.value_of, _OF_FIELDS)),
         )
-        self._alive = (*self._alive, launch, ahead)
-        self._launch = ctypes.c_void_p(ctypes.addressof(launch))
-
-    def take_and_launch(self, before: int, after: int, logits: int, stream: int) -> int:
-        """The same as `take`, and the kernels are launched: then it returns 2. See `LaunchAhead` for what must be through."""
-        return self._functions.lz_take_and_launch(
-            self._batch,
-            self._places[before],
-            self._places[after],
-            self._launch,
-            ctypes.c_uint64(logits),
-            ctypes.c_void_p(stream),
-        )
+        launch.alive = ahead
+        return partial(self._functions.lz_take_and_launch, self._batch, ctypes.byref(launch))
 
 
 def _address(function: Any) -> int | None:
@@ -137,7 +132,12 @@ def _kernel(direct: Any) -> _Kernel:
 
 
 def newest_reader(
-    outputs: list[list[int]], rows: np.ndarray, seen: np.ndarray, capacity: int, places: np.ndarray
+    outputs: list[list[int]],
+    rows: np.ndarray,
+    seen: np.ndarray,
+    capacity: int,
+    places: np.ndarray,
+    turn: np.ndarray,
 ) -> NewestReader | None:
     """A reader of these outputs; `None` where there is no C compiler.
 
@@ -147,17 +147,21 @@ def newest_reader(
         seen: int32, by row: items of its list that were taken before.
         capacity: of a history.
         places: int32 `[places, FIELDS, all rows]`: columns of the batch at some steps.
+        turn: int32 `[2]`: the place of the last ones; the reader sets the other to 1 when it takes any.
     """
     functions = _functions()
     if functions is None or not all(type(output) is list for output in outputs):
         return None
-    return NewestReader(functions, outputs, rows, seen, capacity, places)
+    return NewestReader(functions, outputs, rows, seen, capacity, places, turn)
 
 
 @lru_cache(maxsize=None)
 def _functions() -> Any:
     try:
-        return load("output_lists.c", include_dir(), ctypes.PyDLL)
+        functions = load("output_lists.c", include_dir(), ctypes.PyDLL)
     except BackendUnavailableError as error:
         _LOGGER.warning("the LZ penalty takes more host time per step than it could: %s", error)
         return None
+    functions.lz_take_newest.argtypes = [ctypes.c_void_p]
+    functions.lz_take_and_launch.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p]
+    return functions

@@ -58,6 +58,7 @@ class DirectLaunch:
         grid: three sizes.
         threads: of a block.
         shared: bytes of shared memory.
+        stream: gives the handle of the current stream.
     """
 
     def __init__(self, launch, compiled, grid, passed, arguments):
@@ -75,7 +76,7 @@ class DirectLaunch:
         self.function, self.parameters = compiled.function, ctypes.addressof(self._addresses)
         self.grid, self.threads, self.shared = grid, compiled.metadata.num_warps * 32, compiled.metadata.shared
         driver = triton.runtime.driver.active
-        self._device, self._stream_of, self._launch = driver.get_current_device(), driver.get_current_stream, launch
+        self._launch, self.stream = launch, functools.partial(driver.get_current_stream, driver.get_current_device())
         sizes = map(ctypes.c_uint, (*grid, self.threads, 1, 1, self.shared))
         self._unchanging = [ctypes.c_void_p(self.function), *sizes]
 
@@ -84,10 +85,6 @@ class DirectLaunch:
         for place, at in self._tensors:
             self._memory[place] = arguments[at].data_ptr()
         return self._launch(*self._unchanging, ctypes.c_void_p(self.stream()), self._addresses, None) == 0
-
-    def stream(self):
-        """The current stream's handle."""
-        return self._stream_of(self._device)
 
     def value_of(self, name):
         """The address of the value of this parameter, a tensor."""

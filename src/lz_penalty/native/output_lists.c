@@ -18,15 +18,21 @@ struct lz_batch {
     PyObject *const *lists; /* [count] */
     const int32_t *rows;    /* [count], the row of each list */
     int32_t *seen;          /* by row: items that were taken before */
-    size_t count, width;
+    int32_t *places;        /* [depth, FIELDS, width], columns at some steps */
+    int32_t *turn;          /* the place of the last ones; set to 1 here: they were taken */
+    size_t count, width, depth;
     int32_t capacity; /* of a history */
 };
 
+static int32_t *columns_at(const struct lz_batch *batch, size_t place) { return batch->places + place * FIELDS * batch->width; }
+
+static size_t following(const struct lz_batch *batch) { return (batch->turn[0] + 1) % batch->depth; }
+
 /* If every list has one item more than seen and every history has room for it: write the columns that follow, with that
- * item and the length one larger, and return 1. Otherwise return 0, or -1 if an item is negative or no integer; then
- * nothing has changed but `after`. */
-int lz_take_newest(const struct lz_batch *batch, const int32_t *before, int32_t *after) {
-    const int32_t *rows = batch->rows;
+ * item and the length one larger, and return 1. Otherwise return 0, or -1 if an item is negative or no integer. */
+static int write_columns(const struct lz_batch *batch) {
+    const int32_t *rows = batch->rows, *before = columns_at(batch, batch->turn[0]);
+    int32_t *after = columns_at(batch, following(batch));
     size_t count = batch->count, width = batch->width;
     for (size_t i = 0; i < count; i++)
         if (PyList_Size(batch->lists[i]) != (ptrdiff_t)batch->seen[rows[i]] + 1 ||
@@ -39,8 +45,20 @@ int lz_take_newest(const struct lz_batch *batch, const int32_t *before, int32_t 
         after[NEWEST * width + rows[i]] = (int32_t)token;
         after[LENGTH * width + rows[i]]++;
     }
-    for (size_t i = 0; i < count; i++) batch->seen[rows[i]]++;
     return 1;
+}
+
+static void move_on(const struct lz_batch *batch) {
+    for (size_t i = 0; i < batch->count; i++) batch->seen[batch->rows[i]]++;
+    batch->turn[0] = (int32_t)following(batch);
+    batch->turn[1] = 1;
+}
+
+/* As `write_columns`; if it returns 1, they have been taken: it is the turn of the columns that follow. */
+int lz_take_newest(const struct lz_batch *batch) {
+    int written = write_columns(batch);
+    if (written == 1) move_on(batch);
+    return written;
 }
 
 typedef int cu_launch_kernel(void *function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared,
@@ -70,15 +88,18 @@ static int launched(const struct lz_launch *how, const struct lz_kernel *kernel,
                         kernel->parameters, NULL);
 }
 
-/* The same, and the kernels are launched with the columns that follow: then it returns 2. The first one goes to the side
+/* The same, and the kernels are launched with these columns; 0 also if the driver refuses. The first one goes to the side
  * stream and waits for nothing: what was launched in the step before is through, or there would be no new tokens. */
-int lz_take_and_launch(const struct lz_batch *batch, const int32_t *before, int32_t *after, const struct lz_launch *how,
-                       uint64_t logits, void *stream) {
-    int taken = lz_take_newest(batch, before, after);
-    if (taken != 1) return taken;
+int lz_take_and_launch(const struct lz_batch *batch, const struct lz_launch *how, uint64_t logits, void *stream) {
+    int written = write_columns(batch);
+    if (written != 1) return written;
+    int32_t *columns = columns_at(batch, following(batch));
     *how->logits = logits;
-    for (int field = 0; field < FIELDS; field++) *how->columns[field] = (uint64_t)(uintptr_t)(after + field * batch->width);
-    int done = launched(how, &how->find, how->side) && !how->record(how->found, how->side) &&
-               !how->wait(stream, how->found, 0) && launched(how, &how->lower, stream);
-    return done ? 2 : 1;
+    for (int field = 0; field < FIELDS; field++)
+        *how->columns[field] = (uint64_t)(uintptr_t)(columns + field * batch->width);
+    if (!launched(how, &how->find, how->side) || how->record(how->found, how->side) || how->wait(stream, how->found, 0) ||
+        !launched(how, &how->lower, stream))
+        return 0;
+    move_on(batch);
+    return 1;
 }

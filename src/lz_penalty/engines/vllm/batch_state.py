@@ -32,8 +32,6 @@ from lz_penalty.packing import PackedConfig
 
 __all__ = ["BatchState"]
 
-_LAUNCHED = 2
-
 
 class Request(NamedTuple):
     """A penalised request in the batch; `output` is vLLM's own list, which grows. `followed`: one with a policy."""
@@ -88,7 +86,8 @@ class BatchState:
         self._penalise: Callable[..., Any] | None = None
         self._sent = torch.zeros(0)  # the table on the device
         self._reader: NewestReader | None = None
-        self._ahead: Any = None  # a `LaunchAhead`, where a quiet step is one call of C
+        self._launch: Callable[[int, int], int] | None = None  # all of a quiet step, where C can do it
+        self._stream: Callable[[], int] = int
         self._fields: list[list[torch.Tensor]] = []
 
     # ------------------------------------------------------------ the batch changes
@@ -107,8 +106,11 @@ class BatchState:
         self._rows = np.array([row for row, one in enumerate(self._requests) if one is not None], dtype=np.int32)
         self._outputs = [one.output for one in self._requests if one is not None]
         self._fields = self._staging.fields(self._batch_size)
-        self._reader = newest_reader(self._outputs, self._rows, self._seen, self._capacity, self._staging.places)
-        self._penalise = self._ahead = None
+        staging = self._staging
+        self._reader = newest_reader(
+            self._outputs, self._rows, self._seen, self._capacity, staging.places, staging.turn
+        )
+        self._penalise = self._launch = None
         self._followed = [
             (row, one, one.followed) for row, one in enumerate(self._requests) if one is not None and one.followed
         ]
@@ -156,58 +158,49 @@ class BatchState:
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         """Penalise the logits of the batch in place."""
+        launch = self._launch
+        if launch is None or len(logits) != self._batch_size or not launch(logits.data_ptr(), self._stream()) > 0:
+            self._apply(logits)
+        return logits
+
+    def _apply(self, logits: torch.Tensor) -> None:
+        """The same, from Python."""
         if not self._outputs:
             self._shadow.collect()
-            return logits
+            return
         if logits.size(0) != self._batch_size:
             raise LZPenaltyError(
                 f"vLLM's V1 runner gave {logits.size(0)} rows of logits for {self._batch_size} requests: the LZ penalty "
                 "cannot tell which row is whose. Speculative decoding needs the V2 runner."
             )
-        taken = self._quiet_step(logits)
-        if taken == _LAUNCHED:
-            return logits
-        if not taken:
+        if not self._quiet_step():
             self._other_step()
         if self._followed:
             self._follow()
             self._shadow.save(logits)
-        slots, lengths, newest = self._fields[self._staging.turn]
+        slots, lengths, newest = self._fields[self._staging.turn[0]]
         given = (logits, self._history, lengths, None, slots, None, None, newest)
         if self._penalise is None:
             ahead = self._reader is not None and not self._followed  # policies must see the tokens first
             self._penalise = prepare_lz_penalty(*given, config=self._pack(), ahead=ahead)
         self._penalise(*given)
+        self._launch_ahead()
         if self._followed:
             self._shadow.compare(logits)
             self._force(logits)
-        return logits
 
-    def _quiet_step(self, logits: torch.Tensor) -> int:
-        """Take the new tokens if every output has gained one and the batch is as it was; so it is in nearly all steps.
-
-        Returns:
-            0 in other steps, 1 if they were taken, `_LAUNCHED` if the logits are being penalised too.
-        """
-        if self._penalise is None or self._reader is None:
-            return 0
-        before, after = self._staging.turn, self._staging.following
-        if self._ahead is not None:
-            taken = self._reader.take_and_launch(before, after, logits.data_ptr(), self._ahead.stream())
-        else:
-            taken = self._reader.take(before, after)
-            self._launch_ahead(self._reader)
+    def _quiet_step(self) -> bool:
+        """Take the new tokens if every output has gained one and the batch is as it was; so it is in nearly all steps."""
+        taken = 0 if self._penalise is None or self._reader is None else self._reader.take()
         if taken < 0:
             raise placeholder()
-        if taken:
-            self._columns = self._staging.advance_quietly()
-        return taken
+        return taken == 1
 
-    def _launch_ahead(self, reader: NewestReader) -> None:
-        """Let C do all of the steps to come, once the op can be launched from there."""
-        self._ahead = getattr(self._penalise, "ahead", None)
-        if self._ahead is not None:
-            reader.launch_with(self._ahead)
+    def _launch_ahead(self) -> None:
+        """Let C do all of the quiet steps to come, once the op can be launched from there."""
+        ahead = getattr(self._penalise, "ahead", None)
+        if ahead is not None and self._reader is not None and self._launch is None:
+            self._launch, self._stream = self._reader.launching(ahead), ahead.stream
 
     def _other_step(self) -> None:
         """Take what the outputs have gained: one token per request, or none while it is prefilled."""

@@ -22,13 +22,12 @@ class Staging:
 
     Attributes:
         places: all of them, `[places, fields, rows]`.
-        turn: the place whose turn it is.
-        following: the one after it.
+        turn: int32 `[2]`: the place whose turn it is; whether there was a quiet step, which moves on by itself.
     """
 
     def __init__(self, columns: np.ndarray, device: torch.device) -> None:
         on_cuda = device.type == "cuda"
-        self.turn, self.following = 0, 1
+        self.turn = np.zeros(2, np.int32)
         self._memory = torch.zeros((_DEPTH, *columns.shape), dtype=torch.int32, pin_memory=on_cuda)
         self.places = self._memory.numpy()
         self.places[0] = columns
@@ -38,26 +37,24 @@ class Staging:
     @property
     def current(self) -> np.ndarray:
         """The columns whose turn it is."""
-        return self.places[self.turn]
+        return self.places[self.turn[0]]
 
     def fields(self, rows: int) -> list[list[torch.Tensor]]:
         """Of each place, its fields `[rows]` as the device reads them."""
         return [list(place[:, :rows]) for place in self._memory]
 
-    def advance_quietly(self) -> np.ndarray:
-        """Move on: the columns that follow have been written, in a quiet step."""
-        self._recorded.clear()
-        self.turn, self.following = self.following, (self.following + 1) % _DEPTH
-        return self.current
-
     def advance(self) -> np.ndarray:
         """Move on to a place that has been read, and copy the columns there, to be changed."""
+        turn, quiet = self.turn.tolist()
+        following = (turn + 1) % _DEPTH
         if self._events:
-            self._events[self.turn].record()
-            self._recorded.add(self.turn)
-            if self.following in self._recorded:
-                self._events[self.following].synchronize()
-                self._recorded.discard(self.following)
-        self.places[self.following] = self.current
-        self.turn, self.following = self.following, (self.following + 1) % _DEPTH
+            if quiet:
+                self._recorded.clear()
+            self._events[turn].record()
+            self._recorded.add(turn)
+            if following in self._recorded:
+                self._events[following].synchronize()
+                self._recorded.discard(following)
+        self.places[following] = self.places[turn]
+        self.turn[:] = following, 0
         return self.current
