@@ -129,11 +129,19 @@ class Bench:
         run = {"step_ms": statistics.median(steps), "steps": len(steps)}
         if contender in OURS:
             begin_ns, host_ns, changed, left_out = self._notes[first : int(self._notes[0, 0]) + 1].T
-            run["host_us"] = float(np.median(host_ns[(changed == 0) & (left_out == 0)])) / 1e3
+            run["host_us"] = float(np.median(host_ns[settled((changed == 0) & (left_out == 0))])) / 1e3
             run["arrival_us"] = int(host_ns[changed == 1].max()) / 1e3
             if self._notes[0, 1]:
                 run |= in_blocks(begin_ns, changed)
         return run
+
+
+def settled(calm: np.ndarray) -> np.ndarray:
+    """Which of the calm steps come after some that were."""
+    later = calm.copy()
+    for before in range(1, UNSETTLED + 1):
+        later[before:] &= calm[:-before]
+    return later
 
 
 def in_blocks(begin_ns: np.ndarray, changed: np.ndarray) -> dict[str, float]:

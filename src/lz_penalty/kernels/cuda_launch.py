@@ -100,6 +100,7 @@ class LaunchAhead:
     Args:
         find: the `DirectLaunch` that needs no logits.
         lower: the one that does.
+        between: arrays that the first writes and the second reads; kept alive.
 
     Attributes:
         find, lower: as given.
@@ -109,8 +110,8 @@ class LaunchAhead:
         found: the handle of an event: `find` is through.
     """
 
-    def __init__(self, find, lower):
-        self.find, self.lower = find, lower
+    def __init__(self, find, lower, between):
+        self.find, self.lower, self._between = find, lower, between
         self.driver, self.stream = _launcher(), lower.stream
         self._side = _side_stream(torch.cuda.current_device())
         self._found = torch.cuda.Event()

@@ -182,7 +182,7 @@ class _Ahead:
     @property
     def launch_ahead(self):
         if self._ahead is None and self._find.direct is not None and self._lower.direct is not None:
-            self._ahead = LaunchAhead(self._find.direct, self._lower.direct)
+            self._ahead = LaunchAhead(self._find.direct, self._lower.direct, self._found)
         return self._ahead
 
 

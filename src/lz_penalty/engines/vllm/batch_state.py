@@ -159,7 +159,7 @@ class BatchState:
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         """Penalise the logits of the batch in place."""
         launch = self._launch
-        if launch is None or len(logits) != self._batch_size or not launch(logits.data_ptr(), self._stream()) > 0:
+        if launch is None or logits.shape[0] != self._batch_size or not launch(logits.data_ptr(), self._stream()) > 0:
             self._apply(logits)
         return logits
 
