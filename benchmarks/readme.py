@@ -212,6 +212,7 @@ def vllm(data: dict[str, Any]) -> list[str]:
     about = (
         f"{SHAPES}`Without`: a second engine without a processor; for 32B, where only one fits, requests without the penalty. "
         f"The host works {host} on a step of 7B (preset paper), and when all requests arrive at once {arrival}. "
+        "All this was measured while the penalty was one launch behind the model; what is below, since it is two. "
         f"vLLM {data['machine']['vllm']}, {data['machine']['runner']} runner; {machine(data)}. "
         "`python benchmarks/vllm_engine.py`."
     )
@@ -228,9 +229,8 @@ def vllm(data: dict[str, Any]) -> list[str]:
 def vllm_blocks(data: dict[str, Any]) -> list[str]:
     """What the penalty adds within one run, which is measured more sharply than between two."""
     costs = [
-        "{shape}, batch {batch}, {new_tokens} tokens, {contender}: {cost:+.2%} ({cost_low:+.2%} to {cost_high:+.2%})".format(
-            **row
-        )
+        "{shape}, batch {batch}, {new_tokens} tokens, {contender}: {cost:+.2%} ({cost_low:+.2%} to {cost_high:+.2%}), and "
+        "{host_us:.0f} us of the host's time".format(**row)
         for row in sorted(data["summary"], key=lambda row: row["contender"], reverse=True)
     ]
     about = (

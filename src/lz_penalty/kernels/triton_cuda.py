@@ -126,8 +126,11 @@ class _Prepared:
 
     @property
     def ahead(self):
-        """The `LaunchAhead` of a step that was prepared for it; `None` for long windows, and before the third one."""
-        return getattr(self._launch, "launch_ahead", None)
+        """The `LaunchAhead` of a step that was prepared for it; `None` for long windows, and before the third one.
+
+        It launches on the device that is the current one, so there is none on others either.
+        """
+        return getattr(self._launch, "launch_ahead", None) if torch.cuda.current_device() == self._index else None
 
 
 class _Launch:
