@@ -212,7 +212,6 @@ def vllm(data: dict[str, Any]) -> list[str]:
     about = (
         f"{SHAPES}`Without`: a second engine without a processor; for 32B, where only one fits, requests without the penalty. "
         f"The host works {host} on a step of 7B (preset paper), and when all requests arrive at once {arrival}. "
-        "All this was measured while the penalty was one launch behind the model; what is below, since it is two. "
         f"vLLM {data['machine']['vllm']}, {data['machine']['runner']} runner; {machine(data)}. "
         "`python benchmarks/vllm_engine.py`."
     )
@@ -236,7 +235,8 @@ def vllm_blocks(data: dict[str, Any]) -> list[str]:
     about = (
         "Two engines differ from round to round by more than that. Within one run of one engine, blocks of steps with the "
         f"penalty against those in which it is left out: {'; '.join(costs)}. vLLM {data['machine']['vllm']}, {machine(data)}. "
-        "`python benchmarks/vllm_engine.py --blocks --shapes 7B --batches 64 --new-tokens 256 --rounds 60`."
+        "`python benchmarks/vllm_engine.py --blocks --shapes 7B --batches 64 --new-tokens 256 --rounds "
+        f"{max(row['rounds'] for row in data['summary'])}`."
     )
     return textwrap.wrap(about, 118, break_on_hyphens=False)
 

@@ -11,7 +11,20 @@ from where import DEVICE as WHERE
 from lz_penalty import LZPenaltyConfig, apply_lz_penalty_, prepare_lz_penalty
 
 DEVICE = WHERE.type
-OTHERS = ("lengths", "starts", "row_to_slot", "tail_ids", "tail_lengths", "newest_ids")
+_OTHERS = ("lengths", "starts", "row_to_slot", "tail_ids", "tail_lengths", "newest_ids")
+
+
+def apply_ahead_(logits, token_ids, *, config, backend, vocab_size=None, **others):
+    """The op as engines use it that know the newest tokens before they have the logits: in two launches from the second call.
+
+    The history may be written in both calls, the logits are given back in between.
+    """
+    given = (logits, token_ids, *[others.get(name) for name in _OTHERS])
+    penalise = prepare_lz_penalty(*given, config=config, vocab_size=vocab_size, backend=backend, ahead=True)
+    before = logits.clone()
+    penalise(*given)
+    logits.copy_(before)
+    return penalise(*given)
 
 
 class Backend(NamedTuple):
@@ -19,10 +32,14 @@ class Backend(NamedTuple):
     library: Any
     device: str | None
     dtypes: tuple[str, ...]
-    ahead: bool = False  # the two launches of engines that know the newest tokens before they have the logits
+    ahead: bool = False  # in two launches
 
     def __str__(self) -> str:
         return self.name + " ahead" * self.ahead
+
+    @property
+    def op(self) -> Any:
+        return apply_ahead_ if self.ahead else apply_lz_penalty_
 
     def penalise(self, logits, token_ids, config: LZPenaltyConfig | list, *, dtype="float32", **given) -> list:
         """The op on plain lists: new logits as lists."""
@@ -30,13 +47,7 @@ class Backend(NamedTuple):
         scores = self.floats(logits, dtype)
         settings = {key: given[key] for key in given if key == "vocab_size"}
         tokens = self.integers(token_ids)
-        if self.ahead:
-            made = prepare_lz_penalty(
-                scores, tokens, config=config, backend=self.name, ahead=True, **arrays, **settings
-            )
-            made(scores, tokens, *[arrays.get(name) for name in OTHERS])
-        else:
-            apply_lz_penalty_(scores, tokens, config=config, backend=self.name, **arrays, **settings)
+        self.op(scores, tokens, config=config, backend=self.name, **arrays, **settings)
         return scores.tolist()
 
     def floats(self, values, dtype="float32"):

@@ -25,7 +25,7 @@ sizes = {
 
 
 def check(backend: Backend, case: cases.Case) -> None:
-    problem = cases.disagreement(case, backend.library, backend.name, backend.device)
+    problem = cases.disagreement(case, backend.library, backend.name, backend.device, backend.op)
     assert problem is None, f"{problem}\n{case}"
 
 

@@ -92,9 +92,6 @@ def test_references_are_left_alone(batch):
 def test_the_kernels_are_launched_with_the_columns_that_follow(batch, refused):
     """The driver's functions are ours, which note what they are given, and refuse one call."""
     calls = []
-    values = (ctypes.c_uint64 * 5)(0, 11, 22, 33, 44)
-    addresses = (ctypes.c_void_p * 5)(*[ctypes.addressof(values) + 8 * at for at in range(5)])
-    names = ["logits", "table", "row_to_slot", "lengths", "newest_ids"]
 
     def noting(name, *kinds):
         def note(*given):
@@ -110,8 +107,11 @@ def test_the_kernels_are_launched_with_the_columns_that_follow(batch, refused):
         cuEventRecord=noting("record", address, address),
     )
 
-    def kernel(function):
+    def kernel(function, *names):
+        values = (ctypes.c_uint64 * len(names))(*range(11, 11 + len(names)))
+        addresses = (ctypes.c_void_p * len(names))(*[ctypes.addressof(values) + 8 * at for at in range(len(names))])
         return SimpleNamespace(
+            values=values,
             function=function,
             parameters=ctypes.addressof(addresses),
             value_of=lambda name: addresses[names.index(name)],
@@ -121,28 +121,34 @@ def test_the_kernels_are_launched_with_the_columns_that_follow(batch, refused):
         )
 
     reader = output_lists.newest_reader(*batch)
-    launch = reader.launching(SimpleNamespace(driver=driver, side=88, found=6, find=kernel(77), lower=kernel(78)))
+    find, lower = kernel(77, "table", "row_to_slot", "lengths", "newest_ids"), kernel(78, "places", "logits")
+    launch = reader.launching(SimpleNamespace(driver=driver, side=88, found=6, find=find, lower=lower))
     lists, rows, seen, _, places, turn = batch
     assert launch(2**40, 99) == 0  # no new token: nothing is launched
     assert not calls
     for one in lists:
         one.append(6)
     before = seen[rows].tolist()
-    assert launch(2**40, 99) == (refused is None)
+    if refused:  # the first kernel is under way
+        with pytest.raises(RuntimeError, match="refused the second launch"):
+            launch(2**40, 99)
+    else:
+        assert launch(2**40, 99) == (refused is None)
     if refused is None:
         assert (seen[rows].tolist(), turn.tolist()) == ([len(one) for one in lists], [1, 1])
-    else:  # Python tries again
+    else:
         assert (seen[rows].tolist(), turn.tolist()) == (before, [0, 0])
     sizes = (5, 1, 1, 512, 1, 1, 1024)
     want = [
-        ("launch", 77, *sizes, 88, ctypes.addressof(addresses), None),
+        ("launch", 77, *sizes, 88, find.parameters, None),
         ("record", 6, 88),
         ("wait", 99, 6, 0),
-        ("launch", 78, *sizes, 99, ctypes.addressof(addresses), None),
+        ("launch", 78, *sizes, 99, lower.parameters, None),
     ]
     assert calls == want[: len(want) if refused is None else refused + 1]
     begin = places[1].ctypes.data
-    assert list(values) == [2**40, 11, *(begin + field * places.shape[2] * 4 for field in (SLOT, LENGTH, NEWEST))]
+    assert list(find.values) == [11, *(begin + field * places.shape[2] * 4 for field in (SLOT, LENGTH, NEWEST))]
+    assert list(lower.values) == [11, 2**40]
     assert places[1, NEWEST].tolist() == [6, -1, 6, -1, 6]
 
 

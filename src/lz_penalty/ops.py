@@ -100,8 +100,9 @@ def prepare_lz_penalty(
 
     Args:
         logits: this and the others as in `apply_lz_penalty_`; their contents do not matter here.
-        ahead: where there is CUDA, do it in two launches, the first of which needs no logits: what `ahead` of the function
-            is, after a few steps, can be launched while they are still computed (`lz_penalty.kernels.cuda_launch`).
+        ahead: with Triton on CUDA, do it in two launches, the first of which needs no logits. After a few calls, `ahead` of
+            the function is a `lz_penalty.kernels.cuda_launch.LaunchAhead`: with it, C can launch the first while the
+            logits are still computed. What passes between the two belongs to the function, so it is for one stream.
 
     Returns:
         A function of the eight arrays in this order, the last ones optional, that penalises and returns the logits. They

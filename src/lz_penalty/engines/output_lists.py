@@ -73,7 +73,8 @@ class NewestReader:
 
     Attributes:
         take: a function that writes the columns that follow and makes it their turn. It returns 1 if it has; 0 if a list has
-            gained more or less, or a history is full; -1 if a token is negative. Unless it is 1, it is nobody's turn.
+            gained more or less, or a history is full; -1 if a token is negative. Unless it is 1, the turn and `seen` have not
+            changed.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class NewestReader:
         self.take: Callable[[], int] = partial(functions.lz_take_newest, self._batch)
 
     def launching(self, ahead: Any) -> Callable[[int, int], int]:
-        """The same as `take`, and the kernels of a `LaunchAhead` are launched; or it returns 0, also if they cannot be.
+        """The same as `take`, and the kernels of a `LaunchAhead` are launched; it returns 0 also if the first one cannot be.
 
         It is a function of the addresses of the logits and the stream. It is in use at every step, when all that it touches
         has long left the caches: so there is as little as can be.

@@ -1,4 +1,4 @@
-"""Triton backend for CUDA: one launch for ordinary windows, two for long ones; no host sync, no shared state.
+"""Triton backend for CUDA: one launch for ordinary windows, two for long ones; no host sync.
 
 One program works on one row. It loads every candidate's original logit, waits for its threads, and then lowers the
 logits with atomic minima: the smallest value of a token wins, and neither a table over the vocabulary nor a sort is
@@ -140,11 +140,11 @@ class _Launch:
     `kinds`, the constants and the warps are all that the code depends on. The calls after it go to the driver.
     """
 
-    def __init__(self, kernel, grid, constants, warps, kinds):
+    def __init__(self, kernel, grid, constants, warps, kinds, patience=2):
         self._kernel, self._grid, self._constants, self._warps = kernel, grid, constants, warps
         self._key = (kernel.__name__, warps, kinds, *constants.values())
-        self.direct = None
-        self._calls = 0
+        self._calls, self._patience = 0, patience
+        self.direct, self.refused = None, False
 
     def __call__(self, arguments):
         if self.direct is not None and self.direct(arguments):
@@ -157,35 +157,48 @@ class _Launch:
         given = [one.data_ptr() if isinstance(one, torch.Tensor) else one for one in arguments]
         compiled[self._grid](*given, *self._constants.values())
         self._calls += 1
-        if self._calls == 2:  # an engine that prepares; a single call would not pay for it
+        if self._calls == self._patience:  # an engine that prepares; a single call would not pay for it
             self.direct = direct_launch(compiled, self._grid, arguments)
+            self.refused = self.direct is None
 
 
 class _Ahead:
-    """The same in two launches: the first needs no logits."""
+    """The same in two launches, the first of which needs no logits.
+
+    Not in the first call: it may be the only one before the batch changes again. Nor where Triton must launch: two pay only
+    if the first can be ahead.
+    """
 
     def __init__(self, logits, constants, warps, kinds):
-        grid, width = (logits.shape[0], 1, 1), constants["BLOCK"] + 1
-        self._found = (
-            logits.new_empty((logits.shape[0], width), dtype=torch.int32),
-            logits.new_empty((logits.shape[0], width), dtype=torch.float32),
-        )
-        few = {name: constants[name] for name in ("LOOP_BLOCK", "LOWEST", "BLOCK")}
-        self._find = _Launch(
-            _find_kernel, grid, {name: constants[name] for name in constants if name != "LOWEST"}, warps, kinds
-        )
-        self._lower = _Launch(_lower_kernel, grid, few, warps, kinds)
+        grid = (logits.shape[0], 1, 1)
+        self._whole = _Launch(_row_kernel, grid, constants, warps, kinds)
+        found = {name: value for name, value in constants.items() if name != "LOWEST"}
+        self._find = _Launch(_find_kernel, grid, found, warps, kinds, patience=1)
+        lowered = {name: constants[name] for name in ("LOOP_BLOCK", "LOWEST", "BLOCK")}
+        self._lower = _Launch(_lower_kernel, grid, lowered, warps, kinds, patience=1)
+        self._shape = (logits.shape[0], constants["BLOCK"] + 1)
+        self._between = None
         self._ahead = None
+        self._is_first = True
 
     def __call__(self, arguments):
+        if self._is_first or self._find.refused or self._lower.refused:
+            self._is_first = False
+            self._whole(arguments)
+            return
         logits, row_stride, logit_stride, vocab_size, literal, *history_and_settings = arguments
-        self._find((vocab_size, literal, *history_and_settings, *self._found))
-        self._lower((logits, row_stride, logit_stride, *self._found))
+        if self._between is None:
+            self._between = (
+                logits.new_empty(self._shape, dtype=torch.int32),
+                logits.new_empty(self._shape, dtype=torch.float32),
+            )
+        self._find((vocab_size, literal, *history_and_settings, *self._between))
+        self._lower((logits, row_stride, logit_stride, *self._between))
 
     @property
     def launch_ahead(self):
         if self._ahead is None and self._find.direct is not None and self._lower.direct is not None:
-            self._ahead = LaunchAhead(self._find.direct, self._lower.direct, self._found)
+            self._ahead = LaunchAhead(self._find.direct, self._lower.direct, self._between)
         return self._ahead
 
 
@@ -249,28 +262,31 @@ def candidates(at, n, settings, e):
 
 
 @triton.jit
-def row_bits(
-    at, n, settings, e, offset, recent, candidate, token, literal,
-    BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
-    FIRST: tl.constexpr, UNROLL: tl.constexpr,
+def candidate_bits(
+    at, settings, e, offset, recent, candidate, token, literal,
+    BUFFER_BLOCK: tl.constexpr, FIRST: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """The bits of every candidate; and the token that goes on with the loop at the end, with the further bits for it."""
+    """The bits of every candidate."""
     mode, window, buffer, min_match, loop_window, strength, escalation = settings
     match, best = find_matches(
         at, token, e, offset, mode, candidate, buffer, recent, BUFFER_BLOCK, FIRST, UNROLL
     )  # fmt: skip
     if (mode == BEFORE_BUFFER) & (best < buffer * NEARNESS):  # the match before the buffer has no candidate, but counts
         best = tl.maximum(best, match_at(at, offset, buffer, recent, BUFFER_BLOCK) * NEARNESS)
-    bits = codelength_bits(at, token, candidate, mode, offset, e, match, best, min_match, literal)
+    return codelength_bits(at, token, candidate, mode, offset, e, match, best, min_match, literal)
+
+
+@triton.jit
+def loop_at_end(at, n, settings, e, token, literal, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr):
+    """The token that goes on with the loop at the end, once per place, and the further bits for it; -1 and 0 if none."""
+    mode, window, buffer, min_match, loop_window, strength, escalation = settings
     loop_token = tl.zeros_like(token) - 1
     further = tl.full([], 0.0, tl.float32)
-    if LOOP_BLOCK > 0:
-        period, run = find_loop(at, tl.minimum(n, loop_window), LOOP_BLOCK, RUN_BLOCK)
-        if period > 0:
-            further = escalation * (literal + 1) * (run.to(tl.float32) / period.to(tl.float32) - 1)
-            loop_token = tokens_at(at, e * 0 + period - 1, e > 0)
-            bits = tl.where((token == loop_token) & (bits < 0), bits - further, bits)
-    return bits, loop_token, further
+    period, run = find_loop(at, tl.minimum(n, loop_window), LOOP_BLOCK, RUN_BLOCK)
+    if period > 0:
+        further = escalation * (literal + 1) * (run.to(tl.float32) / period.to(tl.float32) - 1)
+        loop_token = tokens_at(at, e * 0 + period - 1, e > 0)
+    return loop_token, further
 
 
 @_jit
@@ -301,14 +317,16 @@ def _row_kernel(
     cell = logits + tl.where(keep, token, 0).to(tl.int64) * logit_stride
     min_match = settings[3]
     original = tl.load(cell, mask=keep & (min_match == 1), other=0.0)
-    bits, loop_token, further = row_bits(
-        at, n, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK, LOOP_BLOCK, RUN_BLOCK, FIRST, UNROLL
+    bits = candidate_bits(
+        at, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK, FIRST, UNROLL
     )  # fmt: skip
     if min_match > 1:  # then only extensions have a value
         original = tl.load(cell, mask=keep & (bits < 0), other=0.0)
     strength = settings[5]
     if LOOP_BLOCK > 0:
+        loop_token, further = loop_at_end(at, n, settings, e, token, literal, LOOP_BLOCK, RUN_BLOCK)
         if further > 0:
+            bits = tl.where((token == loop_token) & (bits < 0), bits - further, bits)
             alone = may_write(loop_token, e == 1, vocab_size, line, exempt_ids, EXEMPT_STEPS)
             loop_cell = logits + tl.where(alone, loop_token, 0).to(tl.int64) * logit_stride
             loop_original = tl.load(loop_cell, mask=alone, other=0.0)
@@ -337,23 +355,26 @@ def _find_kernel(
     )  # fmt: skip
     line = table + row * table_stride
     e = 1 + tl.arange(0, BLOCK)
-    places += row * (BLOCK + 1)
-    changes += row * (BLOCK + 1)
+    places += row.to(tl.int64) * (BLOCK + 1)
+    changes += row.to(tl.int64) * (BLOCK + 1)
     if asks_for_nothing(settings):
         tl.store(places + e - 1, tl.zeros_like(e) - 1)
         tl.store(places + BLOCK, -1)
         return
     offset, recent, candidate, token = candidates(at, n, settings, e)
     keep = may_write(token, candidate, vocab_size, line, exempt_ids, EXEMPT_STEPS)
-    bits, loop_token, further = row_bits(
-        at, n, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK, LOOP_BLOCK, RUN_BLOCK, FIRST, UNROLL
+    bits = candidate_bits(
+        at, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK, FIRST, UNROLL
     )  # fmt: skip
     strength = settings[5]
+    if LOOP_BLOCK > 0:
+        loop_token, further = loop_at_end(at, n, settings, e, token, literal, LOOP_BLOCK, RUN_BLOCK)
+        bits = tl.where((token == loop_token) & (bits < 0), bits - further, bits)
+        alone = may_write(loop_token, e == 1, vocab_size, line, exempt_ids, EXEMPT_STEPS)
+        tl.store(places + BLOCK + e * 0, tl.where(alone, loop_token, -1).to(tl.int32), mask=e == 1)
+        tl.store(changes + BLOCK + e * 0, tl.zeros_like(bits) - strength * further, mask=e == 1)
     tl.store(places + e - 1, tl.where(keep & (bits < 0), token, -1).to(tl.int32))
     tl.store(changes + e - 1, strength * bits)
-    alone = may_write(loop_token, e == 1, vocab_size, line, exempt_ids, EXEMPT_STEPS)
-    tl.store(places + BLOCK + e * 0, tl.where(alone, loop_token, -1).to(tl.int32), mask=e == 1)
-    tl.store(changes + BLOCK + e * 0, tl.zeros_like(bits) - strength * further, mask=e == 1)
 
 
 @_jit
@@ -364,8 +385,8 @@ def _lower_kernel(
     """Do what `_find_kernel` has found."""
     row = tl.program_id(0)
     e = tl.arange(0, BLOCK)
-    places += row * (BLOCK + 1)
-    changes += row * (BLOCK + 1)
+    places += row.to(tl.int64) * (BLOCK + 1)
+    changes += row.to(tl.int64) * (BLOCK + 1)
     token = tl.load(places + e)
     change = tl.load(changes + e)
     logits += row.to(tl.int64) * row_stride

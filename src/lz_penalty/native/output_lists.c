@@ -11,6 +11,8 @@ typedef struct _object PyObject;
 ptrdiff_t PyList_Size(PyObject *);
 PyObject *PyList_GetItem(PyObject *, ptrdiff_t); /* borrowed */
 long PyLong_AsLong(PyObject *);
+void PyErr_SetString(PyObject *, const char *);
+extern PyObject *PyExc_RuntimeError;
 
 enum { SLOT, LENGTH, NEWEST, FIELDS }; /* of columns [FIELDS, width] */
 
@@ -19,7 +21,7 @@ struct lz_batch {
     const int32_t *rows;    /* [count], the row of each list */
     int32_t *seen;          /* by row: items that were taken before */
     int32_t *places;        /* [depth, FIELDS, width], columns at some steps */
-    int32_t *turn;          /* the place of the last ones; set to 1 here: they were taken */
+    int32_t *turn;          /* [0]: the place of the last ones; [1]: set to 1 here when they are taken */
     size_t count, width, depth;
     int32_t capacity; /* of a history */
 };
@@ -29,7 +31,8 @@ static int32_t *columns_at(const struct lz_batch *batch, size_t place) { return 
 static size_t following(const struct lz_batch *batch) { return (batch->turn[0] + 1) % batch->depth; }
 
 /* If every list has one item more than seen and every history has room for it: write the columns that follow, with that
- * item and the length one larger, and return 1. Otherwise return 0, or -1 if an item is negative or no integer. */
+ * item and the length one larger, and return 1. Otherwise return 0, or -1 if an item is negative or no integer; then they
+ * may be half written, and nothing else has changed. */
 static int write_columns(const struct lz_batch *batch) {
     const int32_t *rows = batch->rows, *before = columns_at(batch, batch->turn[0]);
     int32_t *after = columns_at(batch, following(batch));
@@ -88,8 +91,9 @@ static int launched(const struct lz_launch *how, const struct lz_kernel *kernel,
                         kernel->parameters, NULL);
 }
 
-/* The same, and the kernels are launched with these columns; 0 also if the driver refuses. The first one goes to the side
- * stream and waits for nothing: what was launched in the step before is through, or there would be no new tokens. */
+/* The same, and the kernels are launched with these columns; 0 also if the driver refuses the first one. It goes to the side
+ * stream and waits for nothing: what was launched in the step before is through, or there would be no new tokens. Behind it,
+ * nobody may write what it reads, so a refusal is an error. */
 int lz_take_and_launch(const struct lz_batch *batch, const struct lz_launch *how, uint64_t logits, void *stream) {
     int written = write_columns(batch);
     if (written != 1) return written;
@@ -97,9 +101,12 @@ int lz_take_and_launch(const struct lz_batch *batch, const struct lz_launch *how
     *how->logits = logits;
     for (int field = 0; field < FIELDS; field++)
         *how->columns[field] = (uint64_t)(uintptr_t)(columns + field * batch->width);
-    if (!launched(how, &how->find, how->side) || how->record(how->found, how->side) || how->wait(stream, how->found, 0) ||
-        !launched(how, &how->lower, stream))
-        return 0;
+    if (!launched(how, &how->find, how->side)) return 0;
+    if (how->record(how->found, how->side) || how->wait(stream, how->found, 0) || !launched(how, &how->lower, stream)) {
+        PyErr_SetString(PyExc_RuntimeError, "the CUDA driver refused the second launch of the LZ penalty: after an earlier "
+                                            "CUDA error, or because the stream is being captured, which it must not be.");
+        return -1;
+    }
     move_on(batch);
     return 1;
 }

@@ -1,8 +1,9 @@
-"""State for vLLM's V1 runner: the histories of the batch on the device, no copy and two launches per step.
+"""State for vLLM's V1 runner: the histories of the batch on the device, and no copy per step.
 
 vLLM hands out each request's output as a live list, and a step appends one token to each. A step leaves three numbers
 per row where a kernel can read them; while the model runs, it writes the new token to the history and finds what is to be
-changed. Another one lowers the logits behind the model.
+changed. Another one lowers the logits behind the model. With policies, and for a step after a change of the batch, one
+kernel does both.
 
     history  [slots, capacity]   on the device; a slot belongs to a request while it is in the batch
     columns  [3, rows]           slot, length and newest token of each row, where the device can read them; see `Staging`
