@@ -359,7 +359,9 @@ def _find_kernel(
     changes += row.to(tl.int64) * (BLOCK + 1)
     if asks_for_nothing(settings):
         tl.store(places + e - 1, tl.zeros_like(e) - 1)
+        tl.store(changes + e - 1, tl.zeros_like(e).to(tl.float32))
         tl.store(places + BLOCK, -1)
+        tl.store(changes + BLOCK, 0.0)
         return
     offset, recent, candidate, token = candidates(at, n, settings, e)
     keep = may_write(token, candidate, vocab_size, line, exempt_ids, EXEMPT_STEPS)
