@@ -10,7 +10,7 @@ from lz_penalty.kernels import triton_cuda
 CONSTANTS = {"EXEMPT_STEPS": 0, "LOOP_BLOCK": 0, "LOWEST": -1.0, "BLOCK": 16}
 LOGITS = torch.zeros(3, 8)
 ARGUMENTS = (LOGITS, 8, 1, 8, 3.0, "history", "table")
-TWO = ["_find_kernel", "_lower_kernel"]
+TWO = ["find_kernel", "lower_kernel"]
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def launched(monkeypatch):
             self.name, self.patience, self.calls = kernel.__name__, patience, 0
             self.direct, self.refused = None, False
             assert grid == (3, 1, 1)
-            assert ("LOWEST" in constants) == (self.name != "_find_kernel")
+            assert ("LOWEST" in constants) == (self.name != "find_kernel")
 
         def __call__(self, arguments):
             log.append(self.name)
@@ -41,10 +41,10 @@ def launched(monkeypatch):
 def test_one_launch_first_then_two(launched):
     ahead = triton_cuda._Ahead(LOGITS, CONSTANTS, 1, ())
     ahead(ARGUMENTS)
-    assert launched.log == ["_row_kernel"]
+    assert launched.log == ["row_kernel"]
     assert ahead.launch_ahead is None
     ahead(ARGUMENTS)
-    assert launched.log == ["_row_kernel", *TWO]
+    assert launched.log == ["row_kernel", *TWO]
     find, lower, (places, changes) = ahead.launch_ahead
     assert [find, lower] == TWO
     assert (places.shape, places.dtype) == ((3, 17), torch.int32)
@@ -52,7 +52,7 @@ def test_one_launch_first_then_two(launched):
     assert ahead._find.arguments == (8, 3.0, "history", "table", places, changes)
     assert ahead._lower.arguments == (LOGITS, 8, 1, places, changes)
     ahead(ARGUMENTS)  # a step in between from Python
-    assert launched.log == ["_row_kernel", *TWO, *TWO]
+    assert launched.log == ["row_kernel", *TWO, *TWO]
     assert ahead._find.arguments[-2] is places
     assert ahead.launch_ahead is ahead.launch_ahead
 
@@ -63,5 +63,5 @@ def test_where_triton_must_launch_it_stays_one(launched, name):
     ahead = triton_cuda._Ahead(LOGITS, CONSTANTS, 1, ())
     for _ in range(4):
         ahead(ARGUMENTS)
-    assert launched.log == ["_row_kernel", *TWO, "_row_kernel", "_row_kernel"]
+    assert launched.log == ["row_kernel", *TWO, "row_kernel", "row_kernel"]
     assert ahead.launch_ahead is None

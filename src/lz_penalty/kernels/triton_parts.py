@@ -92,6 +92,28 @@ def tokens_behind(at, place, k, u: tl.constexpr, mask):
 
 
 @triton.jit
+def asks_for_nothing(settings):
+    """Whether a row with these settings is left alone."""
+    mode, window, buffer, min_match, loop_window, strength, escalation = settings
+    return (mode == NONE) & (loop_window == 0)
+
+
+@triton.jit
+def extent(n, settings):
+    """Of a row with `n` tokens: the place where candidates begin, and how many tokens the codelength sees."""
+    mode, window, buffer, min_match, loop_window, strength, escalation = settings
+    offset = tl.where(mode == BEFORE_BUFFER, buffer, 0)
+    return offset, tl.where(mode == NONE, 0, tl.minimum(n, offset + window))
+
+
+@triton.jit
+def is_candidate(place, recent, settings):
+    """Whether the tokens at these places are candidates, where the codelength sees `recent` tokens."""
+    mode, window, buffer, min_match, loop_window, strength, escalation = settings
+    return place < recent - tl.where(mode == SGLANG, buffer, 0)
+
+
+@triton.jit
 def find_matches(at, token, e, offset, mode, candidate, buffer, recent, BUFFER_BLOCK: tl.constexpr, FIRST: tl.constexpr, UNROLL: tl.constexpr):  # fmt: skip
     """Each place's match, and the highest rank among them.
 
@@ -195,6 +217,21 @@ def codelength_bits(at, token, candidate, mode, offset, e, match, best, min_matc
 
 
 @triton.jit
+def candidate_bits(
+    at, settings, e, offset, recent, candidate, token, literal,
+    BUFFER_BLOCK: tl.constexpr, FIRST: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """The bits of every candidate."""
+    mode, window, buffer, min_match, loop_window, strength, escalation = settings
+    match, best = find_matches(
+        at, token, e, offset, mode, candidate, buffer, recent, BUFFER_BLOCK, FIRST, UNROLL
+    )  # fmt: skip
+    if (mode == BEFORE_BUFFER) & (best < buffer * NEARNESS):  # the match before the buffer has no candidate, but counts
+        best = tl.maximum(best, match_at(at, offset, buffer, recent, BUFFER_BLOCK) * NEARNESS)
+    return codelength_bits(at, token, candidate, mode, offset, e, match, best, min_match, literal)
+
+
+@triton.jit
 def run_length(at, period, n, BLOCK: tl.constexpr):
     """How many of the newest tokens equal the token `period` before them."""
     run = 0
@@ -255,6 +292,25 @@ def find_loop(at, n, BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr):
             alive = alive & (p > above)
             period = tl.min(tl.where(alive, p, FAR), 0)
     return best_period, best_run
+
+
+@triton.jit
+def further_bits(period, run, escalation, literal):
+    """What escalation adds to the token that goes on with a loop, in bits."""
+    return escalation * (literal + 1) * (run.to(tl.float32) / period.to(tl.float32) - 1)
+
+
+@triton.jit
+def loop_at_end(at, n, settings, e, token, literal, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr):
+    """The token that goes on with the loop at the end, once per place, and the further bits for it; -1 and 0 if none."""
+    mode, window, buffer, min_match, loop_window, strength, escalation = settings
+    loop_token = tl.zeros_like(token) - 1
+    further = tl.full([], 0.0, tl.float32)
+    period, run = find_loop(at, tl.minimum(n, loop_window), LOOP_BLOCK, RUN_BLOCK)
+    if period > 0:
+        further = further_bits(period, run, escalation, literal)
+        loop_token = tokens_at(at, e * 0 + period - 1, e > 0)
+    return loop_token, further
 
 
 # ---------------------------------------------------------------- writing it down
