@@ -185,10 +185,11 @@ class BatchState:
             ahead = self._reader is not None and not self._followed  # policies must see the tokens first
             self._penalise = prepare_lz_penalty(*given, config=self._pack(), ahead=ahead)
         self._penalise(*given)
-        self._launch_ahead()
         if self._followed:
             self._shadow.compare(logits)
             self._force(logits)
+        elif self._launch is None:
+            self._launch_ahead()
 
     def _quiet_step(self) -> bool:
         """Take the new tokens if every output has gained one and the batch is as it was; so it is in nearly all steps."""
@@ -200,7 +201,7 @@ class BatchState:
     def _launch_ahead(self) -> None:
         """Let C do all of the quiet steps to come, once the op can be launched from there."""
         ahead = getattr(self._penalise, "ahead", None)
-        if ahead is not None and self._reader is not None and self._launch is None:
+        if ahead is not None and self._reader is not None:
             self._launch, self._stream = self._reader.launching(ahead), ahead.stream
 
     def _other_step(self) -> None:
