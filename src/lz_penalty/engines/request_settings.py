@@ -15,6 +15,8 @@ from lz_penalty import packing as col
 from lz_penalty.config import MAX_BUFFER
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.special_tokens import special_token_ids
+from lz_penalty.errors import LZPenaltyError
+from lz_penalty.ops import prepare_lz_penalty
 from lz_penalty.packing import PackedConfig, pack_configs
 from lz_penalty.policy import SECTIONS, Policy, RequestPolicy
 
@@ -25,6 +27,10 @@ MAX_SPECIAL = 1_023  # with a request's own 1,024 they fit into the op's 2,047
 SLACK = 2_048  # tokens between two reloads of a history that has outgrown its slot
 _SEGMENT = 2_048
 _ANSWER = SECTIONS.index("answer")
+# What most requests ask for: the server's default; the one preset without and one with escalation, since others like them
+# need the same kernels.
+_LIKELY: tuple[dict[str, str], ...] = ({}, {"lz_preset": "paper"}, {"lz_preset": "guarded"})
+_CALLS = 3  # of a prepared op, until all that it will ever do has been done
 
 
 class Settings(NamedTuple):
@@ -111,6 +117,27 @@ class RequestSettings:
             max_exempt=int((table[:, col.EXEMPT_END] - table[:, col.EXEMPT_BEGIN]).max()),
             needs_starts=False,  # a prompt that does not count is left out by the caller
         )
+
+    def warm_up(self, *given: Any, ahead: bool = False) -> None:
+        """Run the op with settings that requests are likely to have, so that none of them waits while it is compiled.
+
+        Args:
+            given: arrays of the kinds that `prepare_lz_penalty` will get; what is in the logits is lost.
+            ahead: as there.
+        """
+        likely = []
+        for asked in _LIKELY:
+            try:
+                settings = self.read(asked, 0)
+            except LZPenaltyError:  # beyond the caps of this server
+                continue
+            if settings is not None:
+                likely.append(settings.lines)
+        for lines in [*likely, np.concatenate(likely)] if likely else ():  # each alone, and all in one batch
+            packed = self.pack(lines, send(lines[:1], self._device))
+            penalise = prepare_lz_penalty(*given, config=packed, ahead=ahead)
+            for _ in range(_CALLS):
+                penalise(*given)
 
     def _write(self, begin: int, ids: Any) -> None:
         if len(ids):

@@ -59,7 +59,6 @@ def prepare(given, packed, vocab_size, ahead=False):
         (logits.stride(0) | token_ids.stride(0)) >> 31,
         token_ids.stride(1),
         *[None if array is None else array.dtype for array in given],
-        packed.rows > 1,
     )
     constants = {
         "EXEMPT_STEPS": next(steps for steps in _EXEMPT_STEPS if packed.max_exempt < 2**steps),

@@ -29,7 +29,9 @@ from lz_penalty.kernels.triton_parts import (
 )
 
 # What changes between calls and must not bring a new compilation with it: a server would stop for that.
-_SIZES = "row_stride vocab_size slot_stride slots capacity tail_row_stride tail_stride tail_capacity first_row"
+_SIZES = (
+    "row_stride vocab_size slot_stride slots capacity tail_row_stride tail_stride tail_capacity table_stride first_row"
+)
 _POINTERS = "logits token_ids lengths starts row_to_slot tail_ids tail_lengths newest_ids table exempt_ids"
 _jit = functools.partial(triton.jit, do_not_specialize=_SIZES.split(), do_not_specialize_on_alignment=_POINTERS.split())
 

@@ -66,6 +66,7 @@ class SlotState:
         self._sent: Any = None
         self._drafts = drafts
         self._batch: Batch | None = None
+        self._is_warm = False
 
     def add_request(self, slot: int, params: Any) -> bool:
         """Note the settings of the request that takes this slot."""
@@ -108,6 +109,9 @@ class SlotState:
 
     def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
         """Penalise the logits of the batch in place."""
+        if not self._is_warm:  # vLLM's own warm-up comes here, before any request
+            self._is_warm = True
+            self._settings.warm_up(*self._arrays(logits.clone(), ctx))
         if self._followed:
             return self._apply_policies(logits, ctx)
         return self._penalise(logits, ctx)
@@ -123,22 +127,25 @@ class SlotState:
         settings = self._sent.index_select(0, ctx.expanded_idx_mapping) if batch is None else batch.settings
         if lines is not None:
             settings[:, : col.COLUMNS] = send(lines, logits.device)
-        lengths = ctx.pos + 1
-        tail_ids = tail_lengths = None
-        if self._drafts:
-            tail_ids, tail_lengths = self._draft_tokens(ctx)
-            lengths = lengths - tail_lengths
-        starts = None
-        if self._skips_prompt[slots].any():
-            prompts = self._states.prompt_len.gpu.index_select(0, ctx.expanded_idx_mapping)
-            starts = torch.minimum(prompts * settings[:, col.COLUMNS], lengths)
-        token_ids = self._states.all_token_ids.gpu
-        given = (logits, token_ids, lengths, starts, ctx.expanded_idx_mapping, tail_ids, tail_lengths)
+        given = self._arrays(logits, ctx, settings[:, col.COLUMNS] if self._skips_prompt[slots].any() else None)
         if batch is None:
             table = settings[:, : col.COLUMNS].contiguous()
             packed = self._settings.pack(self._largest(slots), table)
             self._batch = batch = Batch(slots.copy(), settings, table, prepare_lz_penalty(*given, config=packed))
         return batch.penalise(*given)
+
+    def _arrays(self, logits: torch.Tensor, ctx: Any, skips_prompt: torch.Tensor | None = None) -> tuple[Any, ...]:
+        """What the op gets. `skips_prompt`: of every row, whether its prompt is left out; `None` if that is so nowhere."""
+        lengths = ctx.pos + 1
+        tail_ids = tail_lengths = starts = None
+        if self._drafts:
+            tail_ids, tail_lengths = self._draft_tokens(ctx)
+            lengths = lengths - tail_lengths
+        if skips_prompt is not None:
+            prompts = self._states.prompt_len.gpu.index_select(0, ctx.expanded_idx_mapping)
+            starts = torch.minimum(prompts * skips_prompt, lengths)
+        token_ids = self._states.all_token_ids.gpu
+        return logits, token_ids, lengths, starts, ctx.expanded_idx_mapping, tail_ids, tail_lengths
 
     # ------------------------------------------------------------ requests with a policy
 
