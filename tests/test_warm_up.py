@@ -1,5 +1,9 @@
 """What an engine has compiled at its start: no kernel may be missing when requests come. On a GPU, or in the interpreter."""
 
+import json
+import os
+import subprocess
+import sys
 from functools import partial
 
 import numpy as np
@@ -13,8 +17,16 @@ from lz_penalty.engines.request_settings import RequestSettings
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.kernels import triton_cuda
 
-VOCAB, CAPACITY, SLOTS = 50, 700, 4
+VOCAB, CAPACITY, SLOTS, LENGTH = 50, 700, 4, 300
 SPECIAL = (3, 7)
+SPECIALISED = """
+import json
+from lz_penalty.kernels import triton_kernels
+kernels = [value for name, value in vars(triton_kernels).items() if name.endswith("_kernel")]
+said = ("is_constexpr", "do_not_specialize", "do_not_specialize_on_alignment")
+names = {one.name for kernel in kernels for one in kernel.params if not any(getattr(one, word) for word in said)}
+print(json.dumps([len(kernels), sorted(names)]))
+"""
 
 
 @pytest.fixture
@@ -25,14 +37,21 @@ def on_triton(monkeypatch):
     return on_triton
 
 
-def arrays(rows):
-    lengths = torch.full((rows,), 300, dtype=torch.int32, device=WHERE)
+def with_newest(rows):
+    """Arrays as of an engine that keeps histories."""
+    lengths = torch.full((rows,), LENGTH, dtype=torch.int32, device=WHERE)
     history = torch.zeros((SLOTS, CAPACITY), dtype=torch.int32, device=WHERE)
     slots = torch.arange(rows, dtype=torch.int32, device=WHERE)
     return torch.zeros((rows, VOCAB), device=WHERE), history, lengths, None, slots, None, None, lengths * 0
 
 
-def run(prepare, settings, requests, ahead):
+def with_drafts(rows):
+    """As of one that has them, with draft tokens."""
+    logits, history, lengths, _, slots, *_ = with_newest(rows)
+    return logits, history, lengths.long(), slots.long() * 0, slots.long(), slots[:, None].repeat(1, 3), slots * 0 + 1
+
+
+def run(prepare, arrays, settings, requests, ahead):
     """Steps of these requests, as an engine makes them."""
     lines = np.stack([settings.read(request, slot).line for slot, request in enumerate(requests)])
     given = arrays(len(requests))
@@ -42,7 +61,7 @@ def run(prepare, settings, requests, ahead):
     return given[0]
 
 
-@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize(("arrays", "ahead"), [(with_newest, True), (with_newest, False), (with_drafts, False)])
 @pytest.mark.parametrize(
     "requests",
     [
@@ -55,24 +74,40 @@ def run(prepare, settings, requests, ahead):
         [{"lz_policy": "default"}],
     ],
 )
-def test_presets_find_their_kernels_compiled(on_triton, requests, ahead):
-    server = ServerSettings(default=LZPenaltyConfig(window_size=600))
+def test_presets_find_their_kernels_compiled(on_triton, requests, arrays, ahead):
+    server = ServerSettings(default=LZPenaltyConfig(window_size=600, exempt_token_ids=tuple(range(20, 40))))
     settings = RequestSettings(server, SPECIAL, SLOTS, WHERE)
     settings.warm_up(*arrays(1), ahead=ahead)
     compiled = set(triton_cuda._COMPILED)
-    assert run(on_triton, settings, requests, ahead).any()
+    assert run(on_triton, arrays, settings, requests, ahead).any()
     assert set(triton_cuda._COMPILED) == compiled
 
 
 def test_other_sizes_are_compiled_when_they_come(on_triton):
     settings = RequestSettings(ServerSettings(), SPECIAL, SLOTS, WHERE)
-    settings.warm_up(*arrays(1))
+    settings.warm_up(*with_newest(1))
     compiled = set(triton_cuda._COMPILED)
-    run(on_triton, settings, [{"lz_preset": "paper", "lz_window_size": 600}], ahead=False)
+    run(on_triton, with_newest, settings, [{"lz_preset": "paper", "lz_window_size": 600}], ahead=False)
     assert len(set(triton_cuda._COMPILED) - compiled) == 1
 
 
-def test_what_the_caps_forbid_is_left_out(on_triton):
-    server = ServerSettings(max_window_size=100)
-    RequestSettings(server, SPECIAL, SLOTS, WHERE).warm_up(*arrays(1))
-    assert not triton_cuda._COMPILED
+def test_what_the_caps_allow_is_compiled(on_triton):
+    """The presets are beyond them, and what is not has the same kernels."""
+    settings = RequestSettings(ServerSettings(max_window_size=100, max_loop_window=300), SPECIAL, SLOTS, WHERE)
+    settings.warm_up(*with_newest(1))
+    compiled = set(triton_cuda._COMPILED)
+    sizes = {"lz_window_size": 100, "lz_loop_window": 300}
+    run(on_triton, with_newest, settings, [{"lz_preset": "guarded", **sizes}], ahead=False)
+    assert set(triton_cuda._COMPILED) == compiled
+
+
+def test_kernels_depend_on_no_other_number():
+    """Triton's compiler takes a number's value for granted unless it is told not to; the interpreter never does."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", SPECIALISED]
+    printed = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=120).stdout
+    kernels, names = json.loads(printed)
+    in_key, float32 = {"logit_stride", "stride"}, {"literal"}
+    own_arrays = {"places", "changes", "matches", "originals", "ranks", "loops"}
+    assert kernels == 6
+    assert set(names) == in_key | float32 | own_arrays

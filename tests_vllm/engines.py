@@ -11,11 +11,12 @@ from processes import EngineFailed, run_task, serving
 
 from lz_penalty import bundled_model
 
-__all__ = ["PROCESSOR", "SPYING", "V2", "EngineFailed", "environment", "generate", "serve"]
+__all__ = ["PROCESSOR", "SPYING", "V2", "WARM", "EngineFailed", "environment", "generate", "serve"]
 
 HERE = Path(__file__).resolve().parent
 PROCESSOR = "lz_penalty.engines.vllm:LZPenaltyLogitsProcessor"
 SPYING = "spying:SpyingProcessor"
+WARM = "kinds:WarmProcessor"
 V2 = {
     "VLLM_USE_V2_MODEL_RUNNER": "1",
     "TRITON_INTERPRET": "1",

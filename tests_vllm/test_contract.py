@@ -8,13 +8,13 @@ CUDA device, there, and nothing may wait for it.
 import inspect
 import random
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
 from cases import config as random_config
 from cases import sequence
+from kinds import record_kinds
 from requests_and_truth import check_row
 from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
@@ -22,7 +22,7 @@ from vllm.v1.sample.logits_processor import LogitsProcessors
 from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 from where import DEVICE, nothing_waits
 
-from lz_penalty import LZPenaltyConfig, LZPenaltyError, bundled_model, prepare_lz_penalty
+from lz_penalty import LZPenaltyConfig, LZPenaltyError, bundled_model
 from lz_penalty.engines import request_settings as settings_module
 from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor, batch_state
 from lz_penalty.engines.vllm.settings import special_tokens_of
@@ -180,21 +180,16 @@ def test_random_batches(vllm_config, monkeypatch, seed, asynchronous, compiled):
 
 
 def test_what_is_compiled_at_the_start_is_what_steps_need(vllm_config, monkeypatch):
-    """Triton compiles for kinds of arrays, and for sizes: those are looked at in tests/test_warm_up.py."""
-    kinds = {settings_module: set(), batch_state: set()}
-
-    def recording(module, *given, config, ahead):
-        kinds[module].add(
-            (ahead, *[one if one is None else (one.dtype, one.device, one.stride()[1:]) for one in given])
-        )
-        return prepare_lz_penalty(*given, config=config, ahead=ahead)
-
-    for module in kinds:
-        monkeypatch.setattr(module, "prepare_lz_penalty", partial(recording, module))
+    at_start, in_steps = record_kinds(batch_state, monkeypatch.setattr)
     simulation = Simulation(vllm_config, 0, asynchronous=False)
     for _ in range(20):
         simulation.step()
-    assert kinds[batch_state] == kinds[settings_module] != set()
+    assert in_steps == at_start != set()
+
+
+def test_an_unknown_kind_of_device_is_refused(vllm_config):
+    with pytest.raises(LZPenaltyError, match="xpu"):
+        LZPenaltyLogitsProcessor(vllm_config, torch.device("xpu"), False)
 
 
 def test_placeholders_are_never_penalised(vllm_config, monkeypatch):

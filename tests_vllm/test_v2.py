@@ -1,12 +1,19 @@
 """The same class on vLLM's V2 runner, whose kernels run in Triton's interpreter here (its top-k kernel does not)."""
 
+from types import SimpleNamespace
+
 import pytest
-from engines import V2, generate
+import torch
+from engines import V2, WARM, generate
 from policy_truth import Truth
 from requests_and_truth import as_tasks, check_all, firsts, mixed_requests
 from test_policy import LOOPS, POLICIES, PROMPTS, SCHEMA, SHADOW, STOP, SUM
+from vllm import SamplingParams
 
 from lz_penalty.detection import repetition_at_end
+from lz_penalty.engines.request_settings import RequestSettings
+from lz_penalty.engines.server import ServerSettings
+from lz_penalty.engines.vllm.slot_state import SlotState
 
 ENGINE = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "max_model_len": 256}
 DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
@@ -28,12 +35,37 @@ def policy_tasks(tokenizer):
     ]
 
 
+def test_special_tokens_are_exempt_after_a_sleep():
+    """What a processor has on the device since its start is lost there, if vLLM discards the model's memory."""
+    token_ids, prompt_lengths = torch.tensor([[3, 4] * 50], dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    states = SimpleNamespace(
+        device=torch.device("cpu"),
+        max_num_reqs=1,
+        vocab_size=50,
+        all_token_ids=SimpleNamespace(gpu=token_ids),
+        prompt_len=SimpleNamespace(gpu=prompt_lengths),
+    )
+    settings = RequestSettings(ServerSettings(), (3,), 1, states.device)
+    state = SlotState(settings, states, 0, None)
+    settings._exempt.fill_(-1)
+    state.add_request(0, SamplingParams(extra_args={"lz_preset": "paper"}))
+    state.before_step()
+    row = torch.zeros(1, dtype=torch.int64)
+    ctx = SimpleNamespace(pos=row + 99, expanded_idx_mapping=row, idx_mapping_np=row.numpy())
+    logits = state.apply(torch.zeros((1, 50)), ctx)
+    assert logits.nonzero().tolist() == [[0, 4]]
+
+
 @pytest.mark.parametrize("drafts", [None, DRAFTS], ids=["plain", "speculative"])
 def test_mixed_requests(model, tokenizer, special, drafts):
-    """Requests with a policy among them; without drafts in one process, as on one GPU, where all counters are seen."""
+    """Requests with a policy among them; without drafts in one process, as on one GPU, where all counters are seen.
+
+    The engine ends in a step that needs what was not compiled at the start.
+    """
     requests, policies = mixed_requests(tokenizer, special, 24, seed=2, longest=60), policy_tasks(tokenizer)
     env = V2 | ({} if drafts else ONE_PROCESS)
-    result = generate(as_tasks(requests, temperature=0) + policies, env=env, speculative_config=drafts, **ENGINE)
+    tasks = as_tasks(requests, temperature=0) + policies
+    result = generate(tasks, env=env, speculative_config=drafts, logits_processors=[WARM], **ENGINE)
     outputs = firsts(result)
     check_all(model, requests, outputs[: len(requests)])
     if drafts:

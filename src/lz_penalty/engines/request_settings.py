@@ -15,7 +15,6 @@ from lz_penalty import packing as col
 from lz_penalty.config import MAX_BUFFER
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.special_tokens import special_token_ids
-from lz_penalty.errors import LZPenaltyError
 from lz_penalty.ops import prepare_lz_penalty
 from lz_penalty.packing import PackedConfig, pack_configs
 from lz_penalty.policy import SECTIONS, Policy, RequestPolicy
@@ -27,10 +26,9 @@ MAX_SPECIAL = 1_023  # with a request's own 1,024 they fit into the op's 2,047
 SLACK = 2_048  # tokens between two reloads of a history that has outgrown its slot
 _SEGMENT = 2_048
 _ANSWER = SECTIONS.index("answer")
-# What most requests ask for: the server's default; the one preset without and one with escalation, since others like them
-# need the same kernels.
-_LIKELY: tuple[dict[str, str], ...] = ({}, {"lz_preset": "paper"}, {"lz_preset": "guarded"})
-_CALLS = 3  # of a prepared op, until all that it will ever do has been done
+# Without and with escalation; the kernels of the other presets, and of smaller sizes, are the same.
+_LIKELY = ("paper", "guarded")
+_CALLS = 3  # of a prepared op, until it is compiled and set up
 
 
 class Settings(NamedTuple):
@@ -67,7 +65,7 @@ class RequestSettings:
         self._device = device
         self._parse = lru_cache(maxsize=256)(partial(_parse, server))  # a burst of requests is much alike
         self._exempt = torch.full(((slots + 1) * _SEGMENT,), -1, dtype=torch.int32, device=device)
-        self._write(0, special)
+        self.write_special()
 
     @property
     def longest_reach(self) -> int:
@@ -125,19 +123,22 @@ class RequestSettings:
             given: arrays of the kinds that `prepare_lz_penalty` will get; what is in the logits is lost.
             ahead: as there.
         """
+        default = _parse(self._server, ())
+        presets = [_parse(ServerSettings(), (("lz_preset", str, name),)) for name in _LIKELY]
         likely = []
-        for asked in _LIKELY:
-            try:
-                settings = self.read(asked, 0)
-            except LZPenaltyError:  # beyond the caps of this server
-                continue
-            if settings is not None:
+        for settings, exempt in (default, *presets):
+            if settings.reach:
+                settings.lines[:, col.EXEMPT_END] = len({*self._special, *exempt})  # only their number matters
                 likely.append(settings.lines)
-        for lines in [*likely, np.concatenate(likely)] if likely else ():  # each alone, and all in one batch
+        for lines in [*likely, np.concatenate(likely)]:  # each alone, and all in one batch
             packed = self.pack(lines, send(lines[:1], self._device))
             penalise = prepare_lz_penalty(*given, config=packed, ahead=ahead)
             for _ in range(_CALLS):
                 penalise(*given)
+
+    def write_special(self) -> None:
+        """Send the ids that are exempt for everybody."""
+        self._write(0, self._special)
 
     def _write(self, begin: int, ids: Any) -> None:
         if len(ids):

@@ -92,7 +92,7 @@ class BatchState:
         self._fields: list[list[torch.Tensor]] = []
 
     def warm_up(self, vocab_size: int) -> None:
-        """Have the kernels compiled that most requests need, with a row that is nobody's."""
+        """Have the kernels compiled that most requests need, with an empty row of nobody's."""
         slots, lengths, newest = self._staging.fields(1)[0]
         logits = torch.zeros((1, vocab_size), device=self._history.device)
         self._settings.warm_up(logits, self._history, lengths, None, slots, None, None, newest, ahead=True)

@@ -61,6 +61,10 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
                 f"{VARIABLE}: stop_token_id = {reserved}: must be below {size}, the model's vocabulary."
             )
         device = torch.device(place if v1 else place.device)
+        if device.type not in ("cpu", "cuda"):
+            raise LZPenaltyError(
+                f"vLLM runs on {device.type}, and the LZ penalty in vLLM knows cpu and cuda only: start it without {NAME}."
+            )
         slots = vllm_config.scheduler_config.max_num_seqs if v1 else place.max_num_reqs
         special = () if server_settings().penalise_special_tokens else special_tokens_of(vllm_config.model_config)
         settings = RequestSettings(server_settings(), special, slots, device)

@@ -7,6 +7,7 @@ must know those too, and waits for the step itself.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,7 +67,16 @@ class SlotState:
         self._sent: Any = None
         self._drafts = drafts
         self._batch: Batch | None = None
-        self._is_warm = False
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        """Have the kernels compiled that most requests need, with a row of the kinds that vLLM's steps have."""
+        device = self._states.device
+        position, token = (torch.zeros(1, dtype=dtype, device=device) for dtype in (torch.int64, torch.int32))
+        ctx = SimpleNamespace(pos=position, expanded_idx_mapping=position, expanded_local_pos=token, input_ids=token)
+        logits = torch.zeros((1, self._states.vocab_size), device=device)
+        for skips_prompt in (None, token):
+            self._settings.warm_up(*self._arrays(logits, ctx, skips_prompt))
 
     def add_request(self, slot: int, params: Any) -> bool:
         """Note the settings of the request that takes this slot."""
@@ -100,6 +110,7 @@ class SlotState:
 
     def _send_settings(self) -> None:
         if self._sent is None:
+            self._settings.write_special()  # vLLM may have let its memory go while it slept
             self._sent = send(self._lines(), self._states.device)
             self._batch = None
 
@@ -109,9 +120,6 @@ class SlotState:
 
     def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
         """Penalise the logits of the batch in place."""
-        if not self._is_warm:  # vLLM's own warm-up comes here, before any request
-            self._is_warm = True
-            self._settings.warm_up(*self._arrays(logits.clone(), ctx))
         if self._followed:
             return self._apply_policies(logits, ctx)
         return self._penalise(logits, ctx)
