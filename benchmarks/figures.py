@@ -15,6 +15,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from readme import microseconds
 
+from lz_penalty.study.report.figures import LOOKS, OTHER
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, ASSETS = ROOT / "benchmarks" / "results", ROOT / "docs" / "assets"
 STYLE = {
@@ -27,30 +29,34 @@ STYLE = {
     "axes.grid": True,
     "grid.alpha": 0.25,
 }
-# Name, colour, marker; told apart without colours too.
-FAMILIES = {
-    "guarded": ("guarded", "#1a7f4b", "o"),
-    "failsafe": ("failsafe", "#1a7f4b", "*"),
-    "paper": ("paper", "#2f6fd0", "s"),
-    "sglang": ("the authors' formula", "#2f6fd0", "P"),
-    "repetition": ("repetition", "#b4540a", "^"),
-    "frequency": ("frequency", "#8a3fa8", "v"),
-    "presence": ("presence", "#8a3fa8", "<"),
-    "dry": ("DRY", "#c4314b", "D"),
-    "none": ("no penalty", "#444444", "X"),
+NAMES = {
+    "guarded": "guarded",
+    "failsafe": "failsafe",
+    "paper": "paper",
+    "sglang": "the authors' formula",
+    "repetition": "repetition",
+    "frequency": "frequency",
+    "presence": "presence",
+    "dry": "DRY",
+    "none": "no penalty",
 }
+
+
+def look(family: str) -> dict[str, Any]:
+    """As in the study's figures."""
+    colour, marker, line = LOOKS.get(family, OTHER)
+    return {"color": colour, "marker": marker, "linestyle": line, "markersize": 7}
 
 
 def against_cost(data: dict[str, Any], value: str, label: str) -> plt.Figure:
     """One value over the cost on human text, a line for each kind of penalty, its strengths joined."""
     figure, axes = plt.subplots(figsize=(8, 4.6))
-    for family, (name, colour, marker) in FAMILIES.items():
+    for family, name in NAMES.items():
         rows = [row for row in data["results"] if row["penalty"].split(":")[0] == family and "," not in row["penalty"]]
         points = sorted((row["human_text_cost"], row[value]) for row in rows)
         strengths = sorted(float(row["penalty"].split(":")[1]) for row in rows if ":" in row["penalty"])
         name += f", {strengths[0]:g} to {strengths[-1]:g}" if strengths[1:] else ""
-        size = 13 if marker == "*" else 7
-        axes.plot(*zip(*points, strict=True), color=colour, marker=marker, markersize=size, label=name, clip_on=False)
+        axes.plot(*zip(*points, strict=True), **look(family), label=name, clip_on=False)
     axes.set_xscale("symlog", linthresh=0.05)
     axes.set_xlim(left=-0.004)
     ticks = (0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)
@@ -66,18 +72,18 @@ def against_cost(data: dict[str, Any], value: str, label: str) -> plt.Figure:
 def time(data: dict[str, Any]) -> plt.Figure:
     """One step on a GPU, for penalties and for one pass over the logits."""
     rows = [
-        ("LZ penalty, paper", "ours (hot)", {}, "#1a7f4b"),
-        ("LZ penalty, guarded", "ours (hot)", {"preset": "guarded"}, "#1a7f4b"),
-        ("one dense addition to the logits", "add_ (hot)", {"rows": "random"}, "#8c959f"),
-        ("transformers' repetition penalty", "repetition 1.2", {}, "#b4540a"),
-        ("transformers' no-repeat-ngram", "no 4-gram twice", {}, "#b4540a"),
-        ("the paper's method, dense", "dense paper", {}, "#2f6fd0"),
-        ("DRY, as a processor", "DRY", {}, "#c4314b"),
+        ("LZ penalty, paper", "ours (hot)", {}, "paper"),
+        ("LZ penalty, guarded", "ours (hot)", {"preset": "guarded"}, "guarded"),
+        ("one dense addition to the logits", "add_ (hot)", {"rows": "random"}, ""),
+        ("transformers' repetition penalty", "repetition 1.2", {}, "repetition"),
+        ("transformers' no-repeat-ngram", "no 4-gram twice", {}, ""),
+        ("the paper's method, dense", "dense paper", {}, "sglang"),
+        ("DRY, as a processor", "DRY", {}, "dry"),
     ]
     figure, axes = plt.subplots(figsize=(8, 3.2))
-    for place, (label, contender, cell, colour) in enumerate(reversed(rows)):
+    for place, (label, contender, cell, family) in enumerate(reversed(rows)):
         text = microseconds(data, contender, **cell)
-        axes.barh(label, float(text.replace(",", "")), color=colour, height=0.6)
+        axes.barh(label, float(text.replace(",", "")), color=look(family)["color"], height=0.6)
         axes.text(float(text.replace(",", "")) * 1.15, place, f"{text} us", va="center", fontsize=10)
     axes.set_xscale("log")
     axes.set_xlim(1, 400_000)
@@ -104,7 +110,9 @@ def main() -> None:
     }
     stale = []
     for name, (source, figure) in figures.items():
-        digest = hashlib.sha256((RESULTS / source).read_bytes() + Path(__file__).read_bytes()).hexdigest()[:16]
+        digest = hashlib.sha256(
+            (RESULTS / source).read_bytes() + Path(__file__).read_bytes() + repr(LOOKS).encode()
+        ).hexdigest()[:16]
         made_from = f"{source} {digest}"
         path = ASSETS / f"figure-{name}.svg"
         if "--check" not in sys.argv:

@@ -18,7 +18,7 @@ LZ = "paper"
 LZ_USUAL = 0.15  # the paper's strength
 SWEPT = ("paper", "repetition", "frequency")
 TITLES = {"none": "no penalty", "paper": "LZ", "dry": "DRY", "guarded": "LZ guarded", "failsafe": "LZ failsafe"}
-# Okabe and Ito's colours; a marker each as well.
+# Okabe and Ito's colours, and a violet for their yellow, which is hard to see on white; a marker each as well.
 LOOKS = {
     "none": ("#000000", "o", "--"),
     "paper": ("#0072B2", "s", "-"),
@@ -27,7 +27,7 @@ LOOKS = {
     "repetition": ("#D55E00", "v", "-."),
     "frequency": ("#CC79A7", "P", ":"),
     "dry": ("#E69F00", "X", "-."),
-    "sglang": ("#F0E442", "*", "-"),
+    "sglang": ("#785EF0", "*", "-"),
 }
 OTHER = ("#666666", "h", "-")
 Measure = tuple[str, Callable[[Summary], Measured]]
