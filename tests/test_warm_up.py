@@ -37,17 +37,17 @@ def on_triton(monkeypatch):
     return on_triton
 
 
-def with_newest(rows):
+def with_newest(rows, vocab=VOCAB):
     """Arrays as of an engine that keeps histories."""
     lengths = torch.full((rows,), LENGTH, dtype=torch.int32, device=WHERE)
     history = torch.zeros((SLOTS, CAPACITY), dtype=torch.int32, device=WHERE)
     slots = torch.arange(rows, dtype=torch.int32, device=WHERE)
-    return torch.zeros((rows, VOCAB), device=WHERE), history, lengths, None, slots, None, None, lengths * 0
+    return torch.zeros((rows, vocab), device=WHERE), history, lengths, None, slots, None, None, lengths * 0
 
 
-def with_drafts(rows):
+def with_drafts(rows, vocab=VOCAB):
     """As of one that has them, with draft tokens."""
-    logits, history, lengths, _, slots, *_ = with_newest(rows)
+    logits, history, lengths, _, slots, *_ = with_newest(rows, vocab)
     return logits, history, lengths.long(), slots.long() * 0, slots.long(), slots[:, None].repeat(1, 3), slots * 0 + 1
 
 
@@ -77,7 +77,7 @@ def run(prepare, arrays, settings, requests, ahead):
 def test_presets_find_their_kernels_compiled(on_triton, requests, arrays, ahead):
     server = ServerSettings(default=LZPenaltyConfig(window_size=600, exempt_token_ids=tuple(range(20, 40))))
     settings = RequestSettings(server, SPECIAL, SLOTS, WHERE)
-    settings.warm_up(*arrays(1), ahead=ahead)
+    settings.warm_up(*arrays(1, vocab=1), ahead=ahead)
     compiled = set(triton_cuda._COMPILED)
     assert run(on_triton, arrays, settings, requests, ahead).any()
     assert set(triton_cuda._COMPILED) == compiled
@@ -85,7 +85,7 @@ def test_presets_find_their_kernels_compiled(on_triton, requests, arrays, ahead)
 
 def test_other_sizes_are_compiled_when_they_come(on_triton):
     settings = RequestSettings(ServerSettings(), SPECIAL, SLOTS, WHERE)
-    settings.warm_up(*with_newest(1))
+    settings.warm_up(*with_newest(1, vocab=1))
     compiled = set(triton_cuda._COMPILED)
     run(on_triton, with_newest, settings, [{"lz_preset": "paper", "lz_window_size": 600}], ahead=False)
     assert len(set(triton_cuda._COMPILED) - compiled) == 1
@@ -94,7 +94,7 @@ def test_other_sizes_are_compiled_when_they_come(on_triton):
 def test_what_the_caps_allow_is_compiled(on_triton):
     """The presets are beyond them, and what is not has the same kernels."""
     settings = RequestSettings(ServerSettings(max_window_size=100, max_loop_window=300), SPECIAL, SLOTS, WHERE)
-    settings.warm_up(*with_newest(1))
+    settings.warm_up(*with_newest(1, vocab=1))
     compiled = set(triton_cuda._COMPILED)
     sizes = {"lz_window_size": 100, "lz_loop_window": 300}
     run(on_triton, with_newest, settings, [{"lz_preset": "guarded", **sizes}], ahead=False)

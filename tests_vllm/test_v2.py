@@ -41,7 +41,6 @@ def test_special_tokens_are_exempt_after_a_sleep():
     states = SimpleNamespace(
         device=torch.device("cpu"),
         max_num_reqs=1,
-        vocab_size=50,
         all_token_ids=SimpleNamespace(gpu=token_ids),
         prompt_len=SimpleNamespace(gpu=prompt_lengths),
     )

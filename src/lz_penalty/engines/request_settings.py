@@ -120,7 +120,7 @@ class RequestSettings:
         """Run the op with settings that requests are likely to have, so that none of them waits while it is compiled.
 
         Args:
-            given: arrays of the kinds that `prepare_lz_penalty` will get; what is in the logits is lost.
+            given: arrays of the kinds that `prepare_lz_penalty` will get, of any size; what is in the logits is lost.
             ahead: as there.
         """
         default = _parse(self._server, ())

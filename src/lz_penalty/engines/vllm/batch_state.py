@@ -90,11 +90,12 @@ class BatchState:
         self._launch: Callable[[int, int], int] | None = None  # all of a quiet step, where C can do it
         self._stream: Callable[[], int] = int
         self._fields: list[list[torch.Tensor]] = []
+        self._warm_up()
 
-    def warm_up(self, vocab_size: int) -> None:
+    def _warm_up(self) -> None:
         """Have the kernels compiled that most requests need, with an empty row of nobody's."""
         slots, lengths, newest = self._staging.fields(1)[0]
-        logits = torch.zeros((1, vocab_size), device=self._history.device)
+        logits = torch.zeros((1, 1), device=self._history.device)
         self._settings.warm_up(logits, self._history, lengths, None, slots, None, None, newest, ahead=True)
 
     # ------------------------------------------------------------ the batch changes

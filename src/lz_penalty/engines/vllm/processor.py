@@ -76,7 +76,6 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
         following = Following(vllm_config, one_of_all)
         if v1:
             self._state = BatchState(settings, slots, vllm_config.model_config.max_model_len, device, following)
-            self._state.warm_up(size)
             self._loops = BatchReader(self._state) if counts else None
         else:
             drafts = getattr(vllm_config.speculative_config, "num_speculative_tokens", 0)

@@ -74,7 +74,7 @@ class SlotState:
         device = self._states.device
         position, token = (torch.zeros(1, dtype=dtype, device=device) for dtype in (torch.int64, torch.int32))
         ctx = SimpleNamespace(pos=position, expanded_idx_mapping=position, expanded_local_pos=token, input_ids=token)
-        logits = torch.zeros((1, self._states.vocab_size), device=device)
+        logits = torch.zeros((1, 1), device=device)
         for skips_prompt in (None, token):
             self._settings.warm_up(*self._arrays(logits, ctx, skips_prompt))
 
@@ -142,7 +142,7 @@ class SlotState:
             self._batch = batch = Batch(slots.copy(), settings, table, prepare_lz_penalty(*given, config=packed))
         return batch.penalise(*given)
 
-    def _arrays(self, logits: torch.Tensor, ctx: Any, skips_prompt: torch.Tensor | None = None) -> tuple[Any, ...]:
+    def _arrays(self, logits: torch.Tensor, ctx: Any, skips_prompt: torch.Tensor | None) -> tuple[Any, ...]:
         """What the op gets. `skips_prompt`: of every row, whether its prompt is left out; `None` if that is so nowhere."""
         lengths = ctx.pos + 1
         tail_ids = tail_lengths = starts = None
