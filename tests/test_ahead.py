@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lz_penalty.kernels import triton_cuda
+from lz_penalty.kernels.cuda_launch import may_start_early
 
 CONSTANTS = {"EXEMPT_STEPS": 0, "LOOP_BLOCK": 0, "LOWEST": -1.0, "BLOCK": 16}
 LOGITS = torch.zeros(3, 8)
@@ -24,6 +25,7 @@ def launched(monkeypatch):
             self.direct, self.refused = None, False
             assert grid == (3, 1, 1)
             assert ("LOWEST" in constants) == (self.name != "find_kernel")
+            assert ("EARLY" in constants) == (self.name == "lower_kernel")
 
         def __call__(self, arguments):
             log.append(self.name)
@@ -45,7 +47,8 @@ def test_one_launch_first_then_two(launched):
     assert ahead.launch_ahead is None
     ahead(ARGUMENTS)
     assert launched.log == ["row_kernel", *TWO]
-    find, lower, (places, changes) = ahead.launch_ahead
+    find, lower, (places, changes), early = ahead.launch_ahead
+    assert early == may_start_early(LOGITS.device)
     assert [find, lower] == TWO
     assert (places.shape, places.dtype) == ((3, 17), torch.int32)
     assert (changes.shape, changes.dtype) == ((3, 17), torch.float32)

@@ -8,6 +8,7 @@ from where import nothing_waits
 from lz_penalty import LZPenaltyConfig, apply_lz_penalty_, pack_configs, prepare_lz_penalty
 from lz_penalty.engines.output_lists import FIELDS, LENGTH, NEWEST, SLOT, newest_reader
 from lz_penalty.kernels import triton_cuda
+from lz_penalty.kernels.cuda_launch import side_stream
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -98,11 +99,14 @@ def test_steps_from_pinned_memory(window):
     assert torch.equal(kept[:, : first + steps].cpu().flip(0), told.int())
 
 
-def test_steps_in_one_call_of_c():
+@pytest.mark.parametrize("late", ["logits", "found"])
+def test_steps_in_one_call_of_c(late):
     """As the vLLM plug-in does: the newest tokens are read from lists and the kernels are launched, all in C.
 
-    The device is busy when they are, as with a model, and the next tokens come when it is through with the logits.
+    The device is busy when they are, as with a model, and the next tokens come when it is through with the logits. What is
+    to be changed is found before or behind that.
     """
+    busy = torch.cuda.current_stream() if late == "logits" else side_stream(torch.cuda.current_device())
     rows, first, steps = 6, 700, 40
     told = histories(rows, first + steps)
     configs = [LZPenaltyConfig(), LZPenaltyConfig.guarded(), None] * 2
@@ -118,10 +122,11 @@ def test_steps_in_one_call_of_c():
     for step in range(steps):
         for output, token in zip(outputs, told[:, first + step].tolist(), strict=True):
             output.append(token)
-        made.append((torch.randn(rows, VOCAB), torch.empty(rows, VOCAB, device="cuda")))
+        made.append((torch.randn(rows, VOCAB, device="cuda").bfloat16(), torch.empty(rows, VOCAB, device="cuda")))
         logits = made[-1][1]
-        torch.cuda._sleep(1_000_000)
-        logits.copy_(made[-1][0].pin_memory(), non_blocking=True)
+        with torch.cuda.stream(busy):
+            torch.cuda._sleep(1_000_000)
+        logits.copy_(made[-1][0])
         fields = memory[step + 1]
         given = (logits, kept, fields[LENGTH], None, fields[SLOT], None, None, fields[NEWEST])
         if step == 0:
@@ -134,7 +139,7 @@ def test_steps_in_one_call_of_c():
             taken.append(launch(logits.data_ptr(), penalise.ahead.stream()))
         torch.cuda.current_stream().synchronize()
     for step, (before, after) in enumerate(made):
-        want = on_cpu(before, told[:, : first + step + 1], configs)
+        want = on_cpu(before.float(), told[:, : first + step + 1], configs)
         torch.testing.assert_close(after.cpu(), want, rtol=1e-6, atol=1e-5)
     assert taken == [1] * steps
     assert torch.equal(kept[:, : first + steps].cpu(), told.int())

@@ -88,10 +88,13 @@ def test_references_are_left_alone(batch):
     assert sys.getrefcount(token) == before + len(batch[0])
 
 
-@pytest.mark.parametrize("refused", [None, 0, 1, 2, 3])
-def test_the_kernels_are_launched_with_the_columns_that_follow(batch, refused):
+@pytest.mark.parametrize(
+    ("refused", "early"), [(None, False), (None, True), (0, True), (1, True), (2, True), (3, True)]
+)
+def test_the_kernels_are_launched_with_the_columns_that_follow(batch, refused, early):
     """The driver's functions are ours, which note what they are given, and refuse one call."""
     calls = []
+    address, number = ctypes.c_void_p, ctypes.c_uint
 
     def noting(name, *kinds):
         def note(*given):
@@ -100,9 +103,24 @@ def test_the_kernels_are_launched_with_the_columns_that_follow(batch, refused):
 
         return ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(note)
 
-    address, number = ctypes.c_void_p, ctypes.c_uint
+    class Config(ctypes.Structure):
+        """CUlaunchConfig."""
+
+        _fields_ = [
+            ("sizes", number * 7),
+            ("stream", address),
+            ("attributes", ctypes.POINTER(number * 18)),  # CUlaunchAttribute: id, padding, value
+            ("count", number),
+        ]
+
+    def note_launch(config, *given):
+        config = config.contents
+        attributes = [config.attributes[at][0:3:2] for at in range(config.count)]
+        calls.append(("launch", *given, *config.sizes, config.stream, attributes))
+        return int(len(calls) - 1 == refused)
+
     driver = SimpleNamespace(
-        cuLaunchKernel=noting("launch", address, *[number] * 7, *[address] * 3),
+        cuLaunchKernelEx=ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Config), *[address] * 3)(note_launch),
         cuStreamWaitEvent=noting("wait", address, address, number),
         cuEventRecord=noting("record", address, address),
     )
@@ -122,7 +140,7 @@ def test_the_kernels_are_launched_with_the_columns_that_follow(batch, refused):
 
     reader = output_lists.newest_reader(*batch)
     find, lower = kernel(77, "table", "row_to_slot", "lengths", "newest_ids"), kernel(78, "places", "logits")
-    launch = reader.launching(SimpleNamespace(driver=driver, side=88, found=6, find=find, lower=lower))
+    launch = reader.launching(SimpleNamespace(driver=driver, side=88, found=6, find=find, lower=lower, early=early))
     lists, rows, seen, _, places, turn = batch
     assert launch(2**40, 99) == 0  # no new token: nothing is launched
     assert not calls
@@ -139,11 +157,12 @@ def test_the_kernels_are_launched_with_the_columns_that_follow(batch, refused):
     else:
         assert (seen[rows].tolist(), turn.tolist()) == (before, [0, 0])
     sizes = (5, 1, 1, 512, 1, 1, 1024)
+    attributes = [[6, 1]] if early else []  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     want = [
-        ("launch", 77, *sizes, 88, find.parameters, None),
+        ("launch", 77, find.parameters, None, *sizes, 88, []),
         ("record", 6, 88),
         ("wait", 99, 6, 0),
-        ("launch", 78, *sizes, 99, lower.parameters, None),
+        ("launch", 78, lower.parameters, None, *sizes, 99, attributes),
     ]
     assert calls == want[: len(want) if refused is None else refused + 1]
     begin = places[1].ctypes.data

@@ -49,6 +49,7 @@ class _Kernel(ctypes.Structure):
         ("grid", ctypes.c_uint * 3),
         ("threads", ctypes.c_uint),
         ("shared", ctypes.c_uint),
+        ("early", ctypes.c_uint),
     ]
 
 
@@ -110,13 +111,13 @@ class NewestReader:
         has long left the caches: so there is as little as can be.
         """
         launch = _Launch(
-            launch=_address(ahead.driver.cuLaunchKernel),
+            launch=_address(ahead.driver.cuLaunchKernelEx),
             wait=_address(ahead.driver.cuStreamWaitEvent),
             record=_address(ahead.driver.cuEventRecord),
             side=ahead.side,
             found=ahead.found,
-            find=_kernel(ahead.find),
-            lower=_kernel(ahead.lower),
+            find=_kernel(ahead.find, early=False),
+            lower=_kernel(ahead.lower, ahead.early),
             logits=ahead.lower.value_of("logits"),
             columns=tuple(map(ahead.find.value_of, _OF_FIELDS)),
         )
@@ -128,8 +129,8 @@ def _address(function: Any) -> int | None:
     return ctypes.cast(function, ctypes.c_void_p).value
 
 
-def _kernel(direct: Any) -> _Kernel:
-    return _Kernel(direct.function, direct.parameters, direct.grid, direct.threads, direct.shared)
+def _kernel(direct: Any, early: bool) -> _Kernel:
+    return _Kernel(direct.function, direct.parameters, direct.grid, direct.threads, direct.shared, early)
 
 
 def newest_reader(

@@ -101,26 +101,34 @@ class LaunchAhead:
         find: the `DirectLaunch` that needs no logits.
         lower: the one that does.
         between: arrays that the first writes and the second reads; kept alive.
+        early: the second may start before the kernel ahead of it is through: it waits for that itself.
 
     Attributes:
-        find, lower: as given.
+        find, lower, early: as given.
         driver: of CUDA.
         stream: gives the handle of the current stream.
         side: the handle of the other one.
         found: the handle of an event: `find` is through.
     """
 
-    def __init__(self, find, lower, between):
-        self.find, self.lower, self._between = find, lower, between
+    def __init__(self, find, lower, between, early):
+        self.find, self.lower, self._between, self.early = find, lower, between, early
         self.driver, self.stream = _launcher(), lower.stream
-        self._side = _side_stream(torch.cuda.current_device())
+        self._side = side_stream(torch.cuda.current_device())
         self._found = torch.cuda.Event()
         self._found.record(self._side)  # makes it
         self.side, self.found = self._side.cuda_stream, self._found.cuda_event
 
 
 @functools.lru_cache(maxsize=None)
-def _side_stream(device):
+def may_start_early(device):
+    """Whether a kernel on this device can start before the one ahead of it on its stream is through, and wait in itself."""
+    return device.type == "cuda" and not torch.version.hip and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+@functools.lru_cache(maxsize=None)
+def side_stream(device):
+    """The stream of this device on which changes are found."""
     return torch.cuda.Stream(device, priority=-1)  # a few blocks in a gap of the model's
 
 
@@ -134,7 +142,8 @@ def _is_profiled():
 def _launcher():
     try:
         driver = ctypes.PyDLL("libcuda.so.1")  # keeps the interpreter's lock: handing it over costs more than a launch
-        driver.cuFuncGetParamInfo, driver.cuLaunchKernel  # noqa: B018  a driver before CUDA 12.4 lacks the first
+        for name in ("cuFuncGetParamInfo", "cuLaunchKernel", "cuLaunchKernelEx"):
+            getattr(driver, name)  # a driver before CUDA 12.4 lacks the first
     except (OSError, AttributeError):
         return None
     return driver

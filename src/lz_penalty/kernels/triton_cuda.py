@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from lz_penalty import packing as col
-from lz_penalty.kernels.cuda_launch import LaunchAhead, direct_launch
+from lz_penalty.kernels.cuda_launch import LaunchAhead, direct_launch, may_start_early
 from lz_penalty.kernels.triton_kernels import (
     find_kernel,
     gather_kernel,
@@ -157,7 +157,9 @@ class _Ahead:
         self._whole = _Launch(row_kernel, grid, constants, warps, kinds)
         found = {name: value for name, value in constants.items() if name != "LOWEST"}
         self._find = _Launch(find_kernel, grid, found, warps, kinds, patience=1)
-        lowered = {name: constants[name] for name in ("LOOP_BLOCK", "LOWEST", "BLOCK")}
+        self._early = may_start_early(logits.device)
+        constants = constants | {"EARLY": self._early}
+        lowered = {name: constants[name] for name in ("LOOP_BLOCK", "LOWEST", "EARLY", "BLOCK")}
         self._lower = _Launch(lower_kernel, grid, lowered, warps, kinds, patience=1)
         self._shape = (logits.shape[0], constants["BLOCK"] + 1)
         self._between = None
@@ -181,7 +183,7 @@ class _Ahead:
     @property
     def launch_ahead(self):
         if self._ahead is None and self._find.direct is not None and self._lower.direct is not None:
-            self._ahead = LaunchAhead(self._find.direct, self._lower.direct, self._between)
+            self._ahead = LaunchAhead(self._find.direct, self._lower.direct, self._between, self._early)
         return self._ahead
 
 

@@ -9,9 +9,8 @@ import triton
 import triton.language as tl
 
 from lz_penalty.kernels.triton_parts import (
-    BEFORE_BUFFER,
-    NEARNESS,
     asks_for_nothing,
+    await_kernel_before,
     candidate_bits,
     codelength_bits,
     extent,
@@ -21,11 +20,11 @@ from lz_penalty.kernels.triton_parts import (
     is_candidate,
     loop_at_end,
     lower_logits,
-    match_at,
     may_write,
     open_row,
     read_settings,
     tokens_at,
+    with_match_before,
 )
 
 # What changes between calls and must not bring a new compilation with it: a server would stop for that.
@@ -135,21 +134,24 @@ def find_kernel(
 @_jit
 def lower_kernel(
     logits, row_stride, logit_stride, places, changes,
-    LOOP_BLOCK: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr,
+    LOOP_BLOCK: tl.constexpr, LOWEST: tl.constexpr, EARLY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Do what `find_kernel` has found."""
+    """Do what `find_kernel` has found; `EARLY`: this may run before the logits are there."""
     row = tl.program_id(0)
     e = tl.arange(0, BLOCK)
     places += row.to(tl.int64) * (BLOCK + 1)
     changes += row.to(tl.int64) * (BLOCK + 1)
     token = tl.load(places + e)
     change = tl.load(changes + e)
+    if LOOP_BLOCK > 0:
+        loop_token = tl.load(places + BLOCK + e * 0)
+        loop_change = tl.load(changes + BLOCK + e * 0)
+    if EARLY:
+        await_kernel_before()
     logits += row.to(tl.int64) * row_stride
     cell = logits + tl.maximum(token, 0).to(tl.int64) * logit_stride
     original = tl.load(cell, mask=token >= 0, other=0.0)
     if LOOP_BLOCK > 0:
-        loop_token = tl.load(places + BLOCK + e * 0)
-        loop_change = tl.load(changes + BLOCK + e * 0)
         alone = (loop_token >= 0) & (e == 0)
         loop_cell = logits + tl.maximum(loop_token, 0).to(tl.int64) * logit_stride
         loop_original = tl.load(loop_cell, mask=alone, other=0.0)
@@ -222,8 +224,8 @@ def gather_kernel(
     )  # fmt: skip
     if min_match > 1:  # then only extensions have a value
         original = tl.load(cell, mask=keep & (match + 1 >= min_match), other=0.0)
-    if (chunk == 0) & (mode == BEFORE_BUFFER) & (best < buffer * NEARNESS):
-        best = tl.maximum(best, match_at(at, offset, buffer, recent, BUFFER_BLOCK) * NEARNESS)
+    if chunk == 0:
+        best = with_match_before(best, at, offset, mode, buffer, recent, BUFFER_BLOCK)
     tl.store(ranks + line * CHUNKS + chunk, best)
     here = line.to(tl.int64) * (CHUNKS * BLOCK) + e - 1
     tl.store(matches + here, match.to(tl.int16))

@@ -169,6 +169,14 @@ def match_at(at, source, buffer, recent, BUFFER_BLOCK: tl.constexpr):
 
 
 @triton.jit
+def with_match_before(best, at, offset, mode, buffer, recent, BUFFER_BLOCK: tl.constexpr):
+    """The best rank, the match before the buffer included: it has no candidate, but counts."""
+    if (mode == BEFORE_BUFFER) & (best < buffer * NEARNESS):
+        best = tl.maximum(best, match_at(at, offset, buffer, recent, BUFFER_BLOCK) * NEARNESS)
+    return best
+
+
+@triton.jit
 def rank(match, e, valid):
     """One number that orders places by the length of their match, then by nearness; invalid extensions come last."""
     return match * NEARNESS + tl.where(valid, NEARNESS - 1 - e, 0)
@@ -226,8 +234,7 @@ def candidate_bits(
     match, best = find_matches(
         at, token, e, offset, mode, candidate, buffer, recent, BUFFER_BLOCK, FIRST, UNROLL
     )  # fmt: skip
-    if (mode == BEFORE_BUFFER) & (best < buffer * NEARNESS):  # the match before the buffer has no candidate, but counts
-        best = tl.maximum(best, match_at(at, offset, buffer, recent, BUFFER_BLOCK) * NEARNESS)
+    best = with_match_before(best, at, offset, mode, buffer, recent, BUFFER_BLOCK)
     return codelength_bits(at, token, candidate, mode, offset, e, match, best, min_match, literal)
 
 
@@ -332,6 +339,12 @@ def may_write(token, keep, vocab_size, line, exempt_ids, EXEMPT_STEPS: tl.conste
             high = tl.where(open_ & (below == 0), middle, high)
         keep = keep & (tl.load(exempt_ids + low, mask=low < end, other=-1) != token)
     return keep
+
+
+@triton.jit
+def await_kernel_before():
+    """Until here, the kernel may have run before the one ahead of it on its stream was through; see `may_start_early`."""
+    tl.inline_asm_elementwise("griddepcontrol.wait; // $0", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit

@@ -64,8 +64,24 @@ int lz_take_newest(const struct lz_batch *batch) {
     return written;
 }
 
-typedef int cu_launch_kernel(void *function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared,
-                             void *stream, void **parameters, void **extra);
+/* CUlaunchAttribute and CUlaunchConfig. */
+struct cu_attribute {
+    int id;
+    char unused[4];
+    int value;
+    char rest[60];
+};
+
+struct cu_config {
+    unsigned grid[3], block[3], shared;
+    void *stream;
+    const struct cu_attribute *attributes;
+    unsigned count;
+};
+
+enum { CU_PROGRAMMATIC_STREAM_SERIALIZATION = 6 };
+
+typedef int cu_launch_kernel_ex(const struct cu_config *, void *function, void **parameters, void **extra);
 typedef int cu_stream_wait_event(void *stream, void *event, unsigned flags);
 typedef int cu_event_record(void *event, void *stream);
 
@@ -73,10 +89,11 @@ struct lz_kernel {
     void *function;
     void **parameters; /* where the values are */
     unsigned grid[3], threads, shared;
+    unsigned early; /* 1: it may start before the kernel ahead of it is through, and waits for that itself; 0: it may not */
 };
 
 struct lz_launch {
-    cu_launch_kernel *launch;
+    cu_launch_kernel_ex *launch;
     cu_stream_wait_event *wait;
     cu_event_record *record;
     void *side, *found; /* a stream and an event */
@@ -86,9 +103,16 @@ struct lz_launch {
 };
 
 static int launched(const struct lz_launch *how, const struct lz_kernel *kernel, void *stream) {
-    const unsigned *grid = kernel->grid;
-    return !how->launch(kernel->function, grid[0], grid[1], grid[2], kernel->threads, 1, 1, kernel->shared, stream,
-                        kernel->parameters, NULL);
+    const struct cu_attribute early = {.id = CU_PROGRAMMATIC_STREAM_SERIALIZATION, .value = 1};
+    const struct cu_config config = {
+        .grid = {kernel->grid[0], kernel->grid[1], kernel->grid[2]},
+        .block = {kernel->threads, 1, 1},
+        .shared = kernel->shared,
+        .stream = stream,
+        .attributes = &early,
+        .count = kernel->early,
+    };
+    return !how->launch(&config, kernel->function, kernel->parameters, NULL);
 }
 
 /* The same, and the kernels are launched with these columns; 0 also if the driver refuses the first one. It goes to the side
