@@ -33,6 +33,7 @@ os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # a processor means V1 u
 
 import numpy as np  # noqa: E402
 
+from benchmarks.blocks import BLOCK, in_blocks, settled  # noqa: E402
 from benchmarks.engine_runs import (  # noqa: E402
     ALONE,
     CONTEXT,
@@ -56,9 +57,7 @@ NONE, IDLE = "no processor", "processor, no request asks"
 SETTINGS = contender_settings(NONE, IDLE, "extra_args")
 OURS = (IDLE, PAPER, GUARDED)
 HOST = ("host_us", "arrival_us")
-BLOCK = 12  # steps
 LEAST_TOKENS = 128  # some of them are written while others' prompts are read
-UNSETTLED = 3  # at the beginning of a block: what was left out is made up for
 
 
 # ---------------------------------------------------------------- engines
@@ -134,27 +133,6 @@ class Bench:
             if self._notes[0, 1]:
                 run |= in_blocks(begin_ns, changed)
         return run
-
-
-def settled(calm: np.ndarray) -> np.ndarray:
-    """Which of the calm steps come after some that were."""
-    later = calm.copy()
-    for before in range(1, UNSETTLED + 1):
-        later[before:] &= calm[:-before]
-    return later
-
-
-def in_blocks(begin_ns: np.ndarray, changed: np.ndarray) -> dict[str, float]:
-    """The step time in blocks with the penalty, and in those before and behind them, in milliseconds."""
-    edges = [*np.flatnonzero(changed).tolist(), len(changed)]
-    quiet = max(itertools.pairwise(edges), key=lambda pair: pair[1] - pair[0])  # nobody comes or goes
-    steps = np.diff(begin_ns[slice(*quiet)]) / 1e6
-    times = [
-        float(np.median(steps[start + UNSETTLED : start + BLOCK])) for start in range(0, len(steps) - BLOCK + 1, BLOCK)
-    ]
-    pairs = [(times[i], (times[i - 1] + times[i + 1]) / 2) for i in range(2, len(times) - 1, 2)]
-    with_it, without = map(statistics.mean, zip(*pairs, strict=True))
-    return {"step_ms": with_it, "without_ms": without, "blocks": len(pairs)}
 
 
 def measure(bench: Bench, name: str, batch: int, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
