@@ -234,7 +234,8 @@ def vllm_blocks(data: dict[str, Any]) -> list[str]:
     ]
     about = (
         "Two engines differ from round to round by more than that. Within one run of one engine, blocks of steps with the "
-        f"penalty against those in which it is left out: {'; '.join(costs)}. vLLM {data['machine']['vllm']}, {machine(data)}. "
+        "penalty against those in which it is left out (the median over the blocks of a run, then the mean over the runs): "
+        f"{'; '.join(costs)}. vLLM {data['machine']['vllm']}, {machine(data)}. "
         "`python benchmarks/vllm_engine.py --blocks --shapes 7B --batches 64 --new-tokens 256 --rounds "
         f"{max(row['rounds'] for row in data['summary'])}`."
     )
