@@ -17,13 +17,15 @@ def settled(calm: np.ndarray) -> np.ndarray:
     later = calm.copy()
     for before in range(1, UNSETTLED + 1):
         later[before:] &= calm[:-before]
+    later[:UNSETTLED] = False
     return later
 
 
 def in_blocks(begin_ns: np.ndarray, changed: np.ndarray) -> dict[str, Any]:
     """The step time without the penalty, what it added in each block against those before and behind, and with it.
 
-    With it: the median over the blocks added, since the machine pauses now and then.
+    With it: the median over the blocks added, since the machine pauses now and then; a rare pause of the penalty's own would
+    not be seen either.
     """
     edges = [*np.flatnonzero(changed).tolist(), len(changed)]
     quiet = max(itertools.pairwise(edges), key=lambda pair: pair[1] - pair[0])  # nobody comes or goes

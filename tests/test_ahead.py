@@ -1,9 +1,13 @@
 """When a prepared op is one launch, when two, and when C can have them; the launches themselves are in test_cuda.py."""
 
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
+import triton
 
 from lz_penalty.kernels import triton_cuda
 from lz_penalty.kernels.cuda_launch import may_start_early
@@ -12,6 +16,18 @@ CONSTANTS = {"EXEMPT_STEPS": 0, "LOOP_BLOCK": 0, "LOWEST": -1.0, "BLOCK": 16}
 LOGITS = torch.zeros(3, 8)
 ARGUMENTS = (LOGITS, 8, 1, 8, 3.0, "history", "table")
 TWO = ["find_kernel", "lower_kernel"]
+COMPILED = """
+import sys
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from lz_penalty.kernels.triton_kernels import lower_kernel
+constants = {"logit_stride": 1, "LOOP_BLOCK": 0, "LOWEST": -1.0, "EARLY": sys.argv[1] == "True", "BLOCK": 512}
+kinds = {"logits": "*fp32", "row_stride": "i32", "places": "*i32", "changes": "*fp32"}
+kinds = {name: kinds.get(name, "constexpr") for name in lower_kernel.arg_names}
+source = ASTSource(lower_kernel, kinds, constexprs=constants)
+print(triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 16}).asm["ptx"])
+"""
 
 
 @pytest.fixture
@@ -25,7 +41,7 @@ def launched(monkeypatch):
             self.direct, self.refused = None, False
             assert grid == (3, 1, 1)
             assert ("LOWEST" in constants) == (self.name != "find_kernel")
-            assert ("EARLY" in constants) == (self.name == "lower_kernel")
+            self.early = constants.get("EARLY")
 
         def __call__(self, arguments):
             log.append(self.name)
@@ -40,15 +56,18 @@ def launched(monkeypatch):
     return SimpleNamespace(log=log, refused=refused)
 
 
-def test_one_launch_first_then_two(launched):
+@pytest.mark.parametrize("early", [False, True])
+def test_one_launch_first_then_two(launched, monkeypatch, early):
+    monkeypatch.setattr(triton_cuda, "may_start_early", lambda device: early)
     ahead = triton_cuda._Ahead(LOGITS, CONSTANTS, 1, ())
     ahead(ARGUMENTS)
     assert launched.log == ["row_kernel"]
     assert ahead.launch_ahead is None
     ahead(ARGUMENTS)
     assert launched.log == ["row_kernel", *TWO]
-    find, lower, (places, changes), early = ahead.launch_ahead
-    assert early == may_start_early(LOGITS.device)
+    find, lower, (places, changes), launched_early = ahead.launch_ahead
+    assert [one.early for one in (ahead._whole, ahead._find, ahead._lower)] == [None, None, early]
+    assert launched_early == early
     assert [find, lower] == TWO
     assert (places.shape, places.dtype) == ((3, 17), torch.int32)
     assert (changes.shape, changes.dtype) == ((3, 17), torch.float32)
@@ -68,3 +87,35 @@ def test_where_triton_must_launch_it_stays_one(launched, name):
         ahead(ARGUMENTS)
     assert launched.log == ["row_kernel", *TWO, "row_kernel", "row_kernel"]
     assert ahead.launch_ahead is None
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "hip", "early"),
+    [
+        ("cuda", (9, 0), None, True),
+        ("cuda", (12, 0), None, True),
+        ("cuda", (8, 9), None, False),
+        ("cuda", (9, 4), "6.2", False),
+        ("cpu", (9, 0), None, False),
+    ],
+)
+def test_which_devices_start_a_kernel_early(monkeypatch, device, capability, hip, early):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    with triton.knobs.runtime.scope():
+        triton.knobs.runtime.interpret = False
+        assert may_start_early.__wrapped__(torch.device(device)) == early
+        triton.knobs.runtime.interpret = True  # which has no such instruction
+        assert not may_start_early.__wrapped__(torch.device(device))
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_kernel_that_starts_early_waits_before_it_looks_at_the_logits(early):
+    """In what Triton compiles for a GPU: the interpreter has no such instruction."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", COMPILED, str(early)]
+    ptx = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=120).stdout
+    words = {"ld.global": "read", "griddepcontrol.wait": "wait", "atom.global": "lower"}
+    found = [word for line in ptx.splitlines() for text, word in words.items() if text in line]
+    place_and_change, logit = ["read", "read"], ["read", "lower", "lower"]
+    assert found == [*place_and_change, *(["wait"] if early else []), *logit]

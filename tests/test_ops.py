@@ -5,6 +5,7 @@ import logging
 import numpy as np
 import pytest
 import torch
+import triton
 from backends import ALL, DEVICE
 
 from lz_penalty import (
@@ -153,6 +154,17 @@ def test_a_backend_that_is_missing_says_what_to_install(monkeypatch):
     assert "triton" in available_backends()["triton"]
     monkeypatch.undo()
     backends.load_backend.cache_clear()
+
+
+def test_an_old_triton_is_not_taken_and_said_to_be_old(monkeypatch, caplog):
+    choice = backends._choice.__wrapped__
+    monkeypatch.setattr(triton, "__version__", "3.10.0+git1234")
+    assert choice("cuda", "float32") == "triton"
+    assert not caplog.text
+    monkeypatch.setattr(triton, "__version__", "3.3.1")
+    assert choice("cuda", "float32") == "torch"
+    assert "triton 3.3.1 is too old: pip install --upgrade" in caplog.text
+    assert "too old" in available_backends()["triton"]
 
 
 def test_a_requested_backend_that_fails_re_raises(monkeypatch):

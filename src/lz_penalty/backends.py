@@ -17,6 +17,7 @@ __all__ = ["available_backends", "check_backend", "choose_backend", "dtype_of", 
 _LOGGER = logging.getLogger("lz_penalty")
 _MODULES = {"numpy": "numpy_cpu", "numba": "numba_cpu", "torch": "torch_any", "triton": "triton_cuda"}
 BACKENDS = tuple(_MODULES)
+_TRITON = (3, 4)  # the oldest one with the interface that the launches use
 
 
 def available_backends() -> dict[str, str | None]:
@@ -30,6 +31,8 @@ def available_backends() -> dict[str, str | None]:
         reasons[name] = None if _installed(name) else f"{name} is not installed: pip install 'lz-penalty[{name}]'"
     if not (_installed("torch") and _installed("triton")):
         reasons["triton"] = "torch and triton are needed: pip install 'lz-penalty[triton]'"
+    elif old := _old_triton():
+        reasons["triton"] = f"triton {old} is too old: pip install --upgrade 'lz-penalty[triton]'"
     elif not importlib.import_module("torch").cuda.is_available() and not _interpreted():
         reasons["triton"] = "no CUDA device (TRITON_INTERPRET=1 runs it on the CPU, for tests)"
     else:
@@ -48,10 +51,12 @@ def _choice(device: str, dtype: str) -> str:
         name = "numba"
     elif device == "numpy":
         name = "numpy"
-    elif device == "cuda" and _installed("triton"):
+    elif device == "cuda" and _installed("triton") and not _old_triton():
         name = "triton"
     else:
         name = "torch"
+        if device == "cuda":
+            _LOGGER.warning("the LZ penalty takes longer than it could: %s", available_backends()["triton"])
     _LOGGER.info("backend for %s logits on %s: %s", dtype, device, name)
     return name
 
@@ -59,6 +64,12 @@ def _choice(device: str, dtype: str) -> str:
 @lru_cache(maxsize=None)
 def _installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
+
+
+def _old_triton() -> str | None:
+    """The version of the installed Triton if it cannot be used."""
+    version: str = importlib.import_module("triton").__version__
+    return version if tuple(map(int, version.split(".")[:2])) < _TRITON else None
 
 
 def _interpreted() -> bool:

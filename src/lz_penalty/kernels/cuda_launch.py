@@ -101,7 +101,8 @@ class LaunchAhead:
         find: the `DirectLaunch` that needs no logits.
         lower: the one that does.
         between: arrays that the first writes and the second reads; kept alive.
-        early: the second may start before the kernel ahead of it is through: it waits for that itself.
+        early: the second may start before the kernel ahead of it is through: it waits for that itself. So that one must
+            not do so in its turn without waiting.
 
     Attributes:
         find, lower, early: as given.
@@ -123,7 +124,9 @@ class LaunchAhead:
 @functools.lru_cache(maxsize=None)
 def may_start_early(device):
     """Whether a kernel on this device can start before the one ahead of it on its stream is through, and wait in itself."""
-    return device.type == "cuda" and not torch.version.hip and torch.cuda.get_device_capability(device) >= (9, 0)
+    if device.type != "cuda" or torch.version.hip or triton.knobs.runtime.interpret:
+        return False
+    return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 @functools.lru_cache(maxsize=None)

@@ -67,9 +67,10 @@ int lz_take_newest(const struct lz_batch *batch) {
 /* CUlaunchAttribute and CUlaunchConfig. */
 struct cu_attribute {
     int id;
-    char unused[4];
-    int value;
-    char rest[60];
+    union {
+        int flag;
+        uint64_t all[8];
+    } value;
 };
 
 struct cu_config {
@@ -103,7 +104,7 @@ struct lz_launch {
 };
 
 static int launched(const struct lz_launch *how, const struct lz_kernel *kernel, void *stream) {
-    const struct cu_attribute early = {.id = CU_PROGRAMMATIC_STREAM_SERIALIZATION, .value = 1};
+    const struct cu_attribute early = {.id = CU_PROGRAMMATIC_STREAM_SERIALIZATION, .value.flag = 1};
     const struct cu_config config = {
         .grid = {kernel->grid[0], kernel->grid[1], kernel->grid[2]},
         .block = {kernel->threads, 1, 1},
