@@ -115,7 +115,7 @@ def test_a_kernel_that_starts_early_waits_before_it_looks_at_the_logits(early):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-c", COMPILED, str(early)]
     ptx = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=120).stdout
-    words = {"ld.global": "read", "griddepcontrol.wait": "wait", "atom.global": "lower"}
+    words = {"ld.global": "read", "griddepcontrol.wait": "wait", "atom.global": "lower", "red.global": "lower"}
     found = [word for line in ptx.splitlines() for text, word in words.items() if text in line]
     place_and_change, logit = ["read", "read"], ["read", "lower", "lower"]
     assert found == [*place_and_change, *(["wait"] if early else []), *logit]

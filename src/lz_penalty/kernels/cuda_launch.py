@@ -73,6 +73,7 @@ class DirectLaunch:
                 struct.pack_into(_FORMATS[kind], self._memory, place * _SLOT, arguments[at])
         places = [ctypes.addressof(self._memory) + place * _SLOT for place in range(len(self._memory))]
         self._addresses = (ctypes.c_void_p * len(places))(*places)
+        self._compiled = compiled  # Triton unloads what nobody has
         self.function, self.parameters = compiled.function, ctypes.addressof(self._addresses)
         self.grid, self.threads, self.shared = grid, compiled.metadata.num_warps * 32, compiled.metadata.shared
         driver = triton.runtime.driver.active

@@ -65,7 +65,7 @@ def row_kernel(
     logits += row.to(tl.int64) * row_stride
     cell = logits + tl.where(keep, token, 0).to(tl.int64) * logit_stride
     min_match = settings[3]
-    original = tl.load(cell, mask=keep & (min_match == 1), other=0.0)
+    original = tl.load(cell, mask=tl.where(keep, min_match, 0) == 1, other=0.0)
     bits = candidate_bits(
         at, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK, FIRST, UNROLL
     )  # fmt: skip
@@ -218,7 +218,7 @@ def gather_kernel(
     candidate = is_candidate(place, recent, settings)
     keep = may_write(token, candidate, vocab_size, table, exempt_ids, 0)
     cell = logits + tl.where(keep, token, 0).to(tl.int64) * logit_stride
-    original = tl.load(cell, mask=keep & (min_match == 1), other=0.0)
+    original = tl.load(cell, mask=tl.where(keep, min_match, 0) == 1, other=0.0)
     match, best = find_matches(
         at, token, e, offset, mode, candidate, buffer, recent, BUFFER_BLOCK, FIRST, UNROLL
     )  # fmt: skip
