@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +28,13 @@ def apply_ahead_(logits, token_ids, *, config, backend, vocab_size=None, **other
     penalise(*given)
     logits.copy_(before)
     return penalise(*given)
+
+
+def printed_with_compiler(script: str, *arguments: str) -> str:
+    """What this script prints where Triton compiles, as it does on a GPU; no GPU is needed for that."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", script, *arguments]
+    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=120).stdout
 
 
 class Backend(NamedTuple):

@@ -1,13 +1,11 @@
 """When a prepared op is one launch, when two, and when C can have them; the launches themselves are in test_cuda.py."""
 
-import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 import triton
+from backends import printed_with_compiler
 
 from lz_penalty.kernels import triton_cuda
 from lz_penalty.kernels.cuda_launch import may_start_early
@@ -112,9 +110,7 @@ def test_which_devices_start_a_kernel_early(monkeypatch, device, capability, hip
 @pytest.mark.parametrize("early", [True, False])
 def test_a_kernel_that_starts_early_waits_before_it_looks_at_the_logits(early):
     """In what Triton compiles for a GPU: the interpreter has no such instruction."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-c", COMPILED, str(early)]
-    ptx = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=120).stdout
+    ptx = printed_with_compiler(COMPILED, str(early))
     words = {"ld.global": "read", "griddepcontrol.wait": "wait", "atom.global": "lower", "red.global": "lower"}
     found = [word for line in ptx.splitlines() for text, word in words.items() if text in line]
     place_and_change, logit = ["read", "read"], ["read", "lower", "lower"]

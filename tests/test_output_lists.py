@@ -96,9 +96,9 @@ def test_the_kernels_are_launched_with_the_columns_that_follow(batch, refused, e
     calls = []
     address, number = ctypes.c_void_p, ctypes.c_uint
 
-    def noting(name, *kinds):
+    def noting(name, *kinds, read=lambda *given: given):
         def note(*given):
-            calls.append((name, *given))
+            calls.append((name, *read(*given)))
             return int(len(calls) - 1 == refused)
 
         return ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(note)
@@ -113,14 +113,13 @@ def test_the_kernels_are_launched_with_the_columns_that_follow(batch, refused, e
             ("count", number),
         ]
 
-    def note_launch(config, *given):
-        config = config.contents
+    def read_launch(pointer, *given):
+        config = pointer.contents
         attributes = [config.attributes[at][0:3:2] for at in range(config.count)]
-        calls.append(("launch", *given, *config.sizes, config.stream, attributes))
-        return int(len(calls) - 1 == refused)
+        return *given, *config.sizes, config.stream, attributes
 
     driver = SimpleNamespace(
-        cuLaunchKernelEx=ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Config), *[address] * 3)(note_launch),
+        cuLaunchKernelEx=noting("launch", ctypes.POINTER(Config), *[address] * 3, read=read_launch),
         cuStreamWaitEvent=noting("wait", address, address, number),
         cuEventRecord=noting("record", address, address),
     )

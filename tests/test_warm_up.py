@@ -1,15 +1,12 @@
 """What an engine has compiled at its start: no kernel may be missing when requests come. On a GPU, or in the interpreter."""
 
 import json
-import os
-import subprocess
-import sys
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from backends import WHERE
+from backends import WHERE, printed_with_compiler
 
 from lz_penalty import LZPenaltyConfig, prepare_lz_penalty
 from lz_penalty.engines import request_settings
@@ -103,10 +100,7 @@ def test_what_the_caps_allow_is_compiled(on_triton):
 
 def test_kernels_depend_on_no_other_number():
     """Triton's compiler takes a number's value for granted unless it is told not to; the interpreter never does."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-c", SPECIALISED]
-    printed = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=120).stdout
-    kernels, names = json.loads(printed)
+    kernels, names = json.loads(printed_with_compiler(SPECIALISED))
     in_key, float32 = {"logit_stride", "stride"}, {"literal"}
     own_arrays = {"places", "changes", "matches", "originals", "ranks", "loops"}
     assert kernels == 6

@@ -26,18 +26,27 @@ def available_backends() -> dict[str, str | None]:
     >>> available_backends()["numpy"] is None
     True
     """
-    reasons: dict[str, str | None] = {"numpy": None}
-    for name in ("numba", "torch"):
-        reasons[name] = None if _installed(name) else f"{name} is not installed: pip install 'lz-penalty[{name}]'"
+    return {name: _reason(name) for name in BACKENDS}
+
+
+def _reason(name: str) -> str | None:
+    """Why this backend cannot run here; it imports no other's library."""
+    if name == "triton":
+        return _triton_reason()
+    if name == "numpy" or _installed(name):
+        return None
+    return f"{name} is not installed: pip install 'lz-penalty[{name}]'"
+
+
+def _triton_reason() -> str | None:
     if not (_installed("torch") and _installed("triton")):
-        reasons["triton"] = "torch and triton are needed: pip install 'lz-penalty[triton]'"
-    elif old := _old_triton():
-        reasons["triton"] = f"triton {old} is too old: pip install --upgrade 'lz-penalty[triton]'"
-    elif not importlib.import_module("torch").cuda.is_available() and not _interpreted():
-        reasons["triton"] = "no CUDA device (TRITON_INTERPRET=1 runs it on the CPU, for tests)"
-    else:
-        reasons["triton"] = None
-    return reasons
+        return "torch and triton are needed: pip install 'lz-penalty[triton]'"
+    version: str = importlib.import_module("triton").__version__
+    if tuple(map(int, version.split(".")[:2])) < _TRITON:
+        return f"triton {version} is too old: pip install --upgrade 'lz-penalty[triton]'"
+    if not importlib.import_module("torch").cuda.is_available() and not _interpreted():
+        return "no CUDA device (TRITON_INTERPRET=1 runs it on the CPU, for tests)"
+    return None
 
 
 def choose_backend(logits: Any) -> str:
@@ -51,12 +60,12 @@ def _choice(device: str, dtype: str) -> str:
         name = "numba"
     elif device == "numpy":
         name = "numpy"
-    elif device == "cuda" and _installed("triton") and not _old_triton():
+    elif device == "cuda" and not (reason := _reason("triton")):
         name = "triton"
     else:
         name = "torch"
         if device == "cuda":
-            _LOGGER.warning("the LZ penalty takes longer than it could: %s", available_backends()["triton"])
+            _LOGGER.warning("the LZ penalty takes longer than it could: %s", reason)
     _LOGGER.info("backend for %s logits on %s: %s", dtype, device, name)
     return name
 
@@ -64,12 +73,6 @@ def _choice(device: str, dtype: str) -> str:
 @lru_cache(maxsize=None)
 def _installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
-
-
-def _old_triton() -> str | None:
-    """The version of the installed Triton if it cannot be used."""
-    version: str = importlib.import_module("triton").__version__
-    return version if tuple(map(int, version.split(".")[:2])) < _TRITON else None
 
 
 def _interpreted() -> bool:
@@ -83,7 +86,7 @@ def load_backend(name: str) -> Any:
     """The module of a backend that can run here."""
     if name not in _MODULES:
         raise LZPenaltyError(f"backend = {show(name)}: must be one of 'auto', {', '.join(map(repr, BACKENDS))}.")
-    reason = available_backends()[name]
+    reason = _reason(name)
     if reason:
         raise BackendUnavailableError(f"backend = {name!r} cannot run here: {reason}.")
     return importlib.import_module(f"lz_penalty.kernels.{_MODULES[name]}")

@@ -158,8 +158,7 @@ class _Ahead:
         found = {name: value for name, value in constants.items() if name != "LOWEST"}
         self._find = _Launch(find_kernel, grid, found, warps, kinds, patience=1)
         self._early = may_start_early(logits.device)
-        lowered = constants | {"EARLY": self._early}
-        lowered = {name: lowered[name] for name in ("LOOP_BLOCK", "LOWEST", "EARLY", "BLOCK")}  # in the kernel's order
+        lowered = {name: constants[name] for name in ("LOOP_BLOCK", "LOWEST", "BLOCK")} | {"EARLY": self._early}
         self._lower = _Launch(lower_kernel, grid, lowered, warps, kinds, patience=1)
         self._shape = (logits.shape[0], constants["BLOCK"] + 1)
         self._between = None

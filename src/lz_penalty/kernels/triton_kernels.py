@@ -134,7 +134,7 @@ def find_kernel(
 @_jit
 def lower_kernel(
     logits, row_stride, logit_stride, places, changes,
-    LOOP_BLOCK: tl.constexpr, LOWEST: tl.constexpr, EARLY: tl.constexpr, BLOCK: tl.constexpr,
+    LOOP_BLOCK: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Do what `find_kernel` has found; `EARLY`: this may run before the logits are there."""
     row = tl.program_id(0)
