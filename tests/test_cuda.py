@@ -51,6 +51,34 @@ def test_no_host_sync(backend):
         apply_lz_penalty_(logits, tokens, lengths, config=CONFIGS * 4, backend=backend)  # a list: an asynchronous copy
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize(
+    "make", [LZPenaltyConfig.paper, LZPenaltyConfig.sglang, LZPenaltyConfig.guarded, LZPenaltyConfig.failsafe]
+)
+def test_all_kernels_round_alike(monkeypatch, make, dtype):
+    """One kernel for a row, two for a row, and those for long windows: the same logits, bit for bit."""
+    rows = 64
+    tokens = histories(rows, 900).int().cuda()
+    tokens[::4] = tokens[::4, :40].repeat(1, 23)[:, :900]
+    strengths = torch.linspace(0.01, 3, rows).tolist()
+    packed = pack_configs([make(strength=one, include_prompt=True) for one in strengths], "cuda")
+    logits = (torch.randn(rows, VOCAB, device="cuda") * 7).to(dtype)
+    given = (tokens, torch.full((rows,), 899, dtype=torch.int32, device="cuda"))
+
+    def penalised(calls, **how):
+        penalise = prepare_lz_penalty(logits, *given, config=packed, backend="triton", **how)
+        for _ in range(calls):  # the later ones are launched another way
+            result = penalise(logits.clone(), *given)
+        return result
+
+    whole = penalised(1)
+    assert not torch.equal(whole, logits)
+    assert torch.equal(whole, penalised(4))
+    assert torch.equal(whole, penalised(4, ahead=True))
+    monkeypatch.setattr(triton_cuda, "_FUSED_WINDOW", 0)
+    assert torch.equal(whole, penalised(4))
+
+
 @pytest.mark.parametrize("window", [512, 8192])
 def test_a_cuda_graph_follows_its_inputs(window):
     rows, capacity = 6, 9000

@@ -39,6 +39,21 @@ def test_caps_hold_for_what_is_asked_for_or_matters():
             server.config_of(fields)
 
 
+def test_caps_on_the_buffer_and_on_exempt_ids():
+    """Each size beyond the usual ones can have kernels compiled on a GPU, while every request waits."""
+    server = ServerSettings(max_buffer_size=64, max_exempt_token_ids=3)
+    fields = {"lz_penalty": 1, "lz_buffer_size": 64, "lz_exempt_token_ids": [1, 2, 3]}
+    assert server.config_of(fields).exempt_token_ids == (1, 2, 3)
+    with pytest.raises(LZPenaltyError, match="lz_buffer_size = 65: must be at most 64, the cap of this server"):
+        server.config_of(fields | {"lz_buffer_size": 65})
+    with pytest.raises(
+        LZPenaltyError, match="lz_exempt_token_ids: 4 ids given; must be at most 3, the cap of this server"
+    ):
+        server.settings_of(fields | {"lz_policy": "default", "lz_exempt_token_ids": [1, 2, 3, 4]})
+    with pytest.raises(LZPenaltyError, match="at most 512, the cap of this server"):
+        ServerSettings().config_of({"lz_penalty": 1, "lz_buffer_size": 513})
+
+
 @pytest.mark.parametrize(
     "given",
     [
@@ -50,6 +65,11 @@ def test_caps_hold_for_what_is_asked_for_or_matters():
         {"max_window_size": 0},
         {"max_window_size": True},
         {"max_loop_window": 65537},
+        {"max_buffer_size": 0},
+        {"max_buffer_size": 4097},
+        {"max_exempt_token_ids": -1},
+        {"max_exempt_token_ids": 1025},
+        {"default": {"lz_preset": "guarded", "lz_buffer_size": 600}},
         {"penalise_special_tokens": 1},
         {"count_loops": "yes"},
         {"cap": 3},

@@ -98,6 +98,29 @@ def test_what_the_caps_allow_is_compiled(on_triton):
     assert set(triton_cuda._COMPILED) == compiled
 
 
+def test_few_kernels_exist_whatever_requests_ask_for(on_triton, monkeypatch):
+    """Every one is compiled when it is first needed, and all requests wait for that."""
+    asked = set()
+
+    class Launch(triton_cuda._Launch):
+        def __init__(self, kernel, grid, constants, *others, **more):
+            asked.add((kernel.__name__, *constants.items()))
+
+    monkeypatch.setattr(triton_cuda, "_Launch", Launch)
+    server, long = ServerSettings(), torch.zeros((SLOTS, 20_000), dtype=torch.int32, device=WHERE)
+    settings = RequestSettings(server, SPECIAL, SLOTS, WHERE)
+    sizes = np.random.default_rng(1)
+    for preset in ("paper", "guarded") * 200:
+        window, buffer = int(2 ** sizes.uniform(0, 13)), int(2 ** sizes.uniform(2, 9))
+        fields = {"lz_preset": preset, "lz_window_size": window, "lz_buffer_size": buffer}
+        fields["lz_exempt_token_ids"] = list(range(100, 100 + int(2 ** sizes.uniform(0, 10))))
+        line = settings.read(fields, 0).line[None]
+        logits, _, *others = with_newest(1)
+        on_triton(logits, long, *others, config=settings.pack(line), ahead=True)
+    whole = {one for one in asked if one[0] in ("row_kernel", "gather_kernel")}
+    assert 20 <= len(whole) <= 24  # three windows, two buffers, two numbers of exempt ids, with and without escalation
+
+
 def test_kernels_depend_on_no_other_number():
     """Triton's compiler takes a number's value for granted unless it is told not to; the interpreter never does."""
     kernels, names = json.loads(printed_with_compiler(SPECIALISED))

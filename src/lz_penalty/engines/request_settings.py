@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from lz_penalty import packing as col
-from lz_penalty.config import MAX_BUFFER
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.special_tokens import special_token_ids
 from lz_penalty.ops import prepare_lz_penalty
@@ -70,7 +69,7 @@ class RequestSettings:
     @property
     def longest_reach(self) -> int:
         """How many trailing tokens can matter to any request that the caps let pass."""
-        return max(self._server.max_window_size + MAX_BUFFER, self._server.max_loop_window)
+        return max(self._server.max_window_size + self._server.max_buffer_size, self._server.max_loop_window)
 
     def read(self, extra_args: dict[str, Any] | None, slot: int) -> Settings | None:
         """The settings of the request that takes `slot`, `None` if nothing is to be done for it."""

@@ -15,8 +15,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from lz_penalty.checks import MAX_TOKEN_ID, boolean, integer
-from lz_penalty.config import MAX_WINDOW, LZPenaltyConfig
+from lz_penalty.checks import MAX_TOKEN_ID, MAX_TOKEN_IDS, boolean, integer
+from lz_penalty.config import MAX_BUFFER, MAX_WINDOW, LZPenaltyConfig
 from lz_penalty.errors import LZPenaltyError, bad_value, show
 from lz_penalty.policy import POLICY_FIELDS, Asked, RequestPolicy, settings_from_request
 
@@ -33,7 +33,9 @@ class ServerSettings:
         default: what requests without `lz_*` fields get; given as such fields, those of a policy and ladder among them.
             `None`: no penalty.
         max_window_size: the largest `lz_window_size` that a request may ask for; bounds memory and work per request.
-        max_loop_window: the same for `lz_loop_window`.
+        max_loop_window: the largest `lz_loop_window`.
+        max_buffer_size: the largest `lz_buffer_size`. On a GPU it also bounds how many kernels requests can have compiled.
+        max_exempt_token_ids: the most ids in a request's `lz_exempt_token_ids`.
         penalise_special_tokens: do not exempt end-of-sequence, thinking and chat-template tokens.
         count_loops: look for loops in the penalised outputs and count them; takes about a microsecond per token.
         stop_token_id: vLLM: a token that the model never writes; a request that the ladder stops ends with it, and has it
@@ -43,6 +45,8 @@ class ServerSettings:
     default: Asked = None
     max_window_size: int = 8_192
     max_loop_window: int = 8_192
+    max_buffer_size: int = 512
+    max_exempt_token_ids: int = MAX_TOKEN_IDS
     penalise_special_tokens: bool = False
     count_loops: bool = False
     stop_token_id: int | None = None
@@ -51,6 +55,8 @@ class ServerSettings:
         """Check every field, and the default against the caps."""
         integer(1, MAX_WINDOW)("max_window_size", self.max_window_size)
         integer(1, MAX_WINDOW)("max_loop_window", self.max_loop_window)
+        integer(1, MAX_BUFFER)("max_buffer_size", self.max_buffer_size)
+        integer(0, MAX_TOKEN_IDS)("max_exempt_token_ids", self.max_exempt_token_ids)
         boolean("penalise_special_tokens", self.penalise_special_tokens)
         boolean("count_loops", self.count_loops)
         integer(0, MAX_TOKEN_ID, optional=True)("stop_token_id", self.stop_token_id)
@@ -141,10 +147,16 @@ class ServerSettings:
         for name, cap, matters in (
             ("window_size", self.max_window_size, config.min_match_length is not None),
             ("loop_window", self.max_loop_window, config.escalation),
+            ("buffer_size", self.max_buffer_size, config.min_match_length is not None),
         ):
             size = getattr(config, name)
             if size > cap and (matters or f"lz_{name}" in request):
                 raise bad_value(f"lz_{name}", size, f"at most {cap}, the cap of this server")
+        ids, cap = len(config.exempt_token_ids), self.max_exempt_token_ids
+        if ids > cap:
+            raise LZPenaltyError(
+                f"lz_exempt_token_ids: {ids} ids given; must be at most {cap}, the cap of this server."
+            )
 
 
 def _configs(asked: Asked) -> list[LZPenaltyConfig]:

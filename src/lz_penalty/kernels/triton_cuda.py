@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from lz_penalty import packing as col
+from lz_penalty.config import MAX_BUFFER, MAX_WINDOW
 from lz_penalty.kernels.cuda_launch import LaunchAhead, direct_launch, may_start_early
 from lz_penalty.kernels.triton_kernels import (
     find_kernel,
@@ -27,11 +28,13 @@ from lz_penalty.kernels.triton_kernels import (
     write_kernel,
 )
 
+# Few distinct sizes: each is compiled once, and a server stops for that when a request brings a new setting.
 _FUSED_WINDOW = 2048  # up to here one program does a whole row
-_CHUNK = 512  # tokens per program beyond that
-# Few distinct sizes: each is compiled once, and a server should not stop for that when a request brings a new setting.
-_SMALLEST_BLOCK, _SMALLEST_BUFFER = 512, 32
+_BLOCKS = (512, _FUSED_WINDOW)
+_BUFFERS = (32, 512, MAX_BUFFER)
 _EXEMPT_STEPS = (0, 4, 11)  # of a binary search: none, up to 15 ids, up to 1,024 and more
+_CHUNK = 512  # tokens per program where the window is longer
+_MOST_CHUNKS = MAX_WINDOW // _CHUNK
 _LOOP_BLOCK = 1024  # periods that are looked at together
 _RUN_BLOCK = 2048  # tokens of a run that are compared together
 _FIRST, _UNROLL = 2, 8  # tokens that a match grows by, at first and later, before it is asked whether to go on
@@ -62,7 +65,7 @@ def prepare(given, packed, vocab_size, ahead=False):
     )
     constants = {
         "EXEMPT_STEPS": next(steps for steps in _EXEMPT_STEPS if packed.max_exempt < 2**steps),
-        "BUFFER_BLOCK": _power_of_2(packed.max_buffer, _SMALLEST_BUFFER),
+        "BUFFER_BLOCK": _at_least(packed.max_buffer, _BUFFERS),
         "LOOP_BLOCK": _LOOP_BLOCK if looped >= 3 else 0,
         "RUN_BLOCK": _RUN_BLOCK,
         "FIRST": _FIRST,
@@ -70,7 +73,7 @@ def prepare(given, packed, vocab_size, ahead=False):
         "LOWEST": torch.finfo(logits.dtype).min,
     }
     if window <= _FUSED_WINDOW:
-        block = _power_of_2(window, _SMALLEST_BLOCK)
+        block = _at_least(window, _BLOCKS)
         warps = max(1, min(32, block // 32))  # one token per thread: latency, not work, is what a row costs
         if ahead:
             run = _Ahead(logits, constants | {"BLOCK": block}, warps, kinds)
@@ -78,7 +81,7 @@ def prepare(given, packed, vocab_size, ahead=False):
             run = _Launch(row_kernel, (rows, 1, 1), constants | {"BLOCK": block}, warps, kinds)
         store = None
     else:
-        run = _Chunks(logits, constants, _power_of_2(-(-window // _CHUNK), 1), kinds)
+        run = _Chunks(logits, constants, -(-window // _CHUNK), kinds)
         store = None if newest_ids is None else _Launch(store_kernel, (rows, 1, 1), {}, 1, kinds)
 
     def step(
@@ -116,6 +119,15 @@ class _Prepared:
         return getattr(self._launch, "launch_ahead", None) if torch.cuda.current_device() == self._index else None
 
 
+def options(warps):
+    """How every kernel is compiled.
+
+    Without fused multiply-add, which rounds once where two operations round twice. The compiler would fuse in some kernels
+    and not in others, and the logits of a request would depend on which of them ran.
+    """
+    return {"num_warps": warps, "enable_fp_fusion": False}
+
+
 class _Launch:
     """`kernel[grid](...)`, each time with less of Triton's work, most of what a launch costs.
 
@@ -134,7 +146,7 @@ class _Launch:
             return
         compiled = _COMPILED.get(self._key)
         if compiled is None:  # always, under the interpreter
-            _COMPILED[self._key] = self._kernel[self._grid](*arguments, **self._constants, num_warps=self._warps)
+            _COMPILED[self._key] = self._kernel[self._grid](*arguments, **self._constants, **options(self._warps))
             return
         # Addresses instead of tensors: Triton would ask the driver about each.
         given = [one.data_ptr() if isinstance(one, torch.Tensor) else one for one in arguments]
@@ -193,7 +205,7 @@ class _Chunks:
         rows = logits.shape[0]
         self._width, self._chunks = chunks * _CHUNK, chunks
         most = max(1, _SCRATCH_BYTES // (self._width * (logits.element_size() + 2)))
-        constants = constants | {"BLOCK": _CHUNK, "CHUNKS": chunks}
+        constants = constants | {"BLOCK": _CHUNK, "MOST_CHUNKS": _MOST_CHUNKS}
         warps = max(1, _CHUNK // 128)
         loop = constants["LOOP_BLOCK"] > 0
         self._groups = []
@@ -220,5 +232,6 @@ def _tensor(array):
     return array if isinstance(array, torch.Tensor) else torch.from_numpy(array)
 
 
-def _power_of_2(n: int, smallest: int) -> int:
-    return max(smallest, 1 << max(0, n - 1).bit_length())
+def _at_least(n: int, sizes: tuple[int, ...]) -> int:
+    """The smallest of these sizes that holds `n`."""
+    return next(size for size in sizes if n <= size)

@@ -181,11 +181,14 @@ def gather_kernel(
     table, table_stride, exempt_ids,
     first_row, matches, originals, ranks, loops,
     EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
-    FIRST: tl.constexpr, UNROLL: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr, CHUNKS: tl.constexpr,
+    FIRST: tl.constexpr, UNROLL: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr, MOST_CHUNKS: tl.constexpr,
 ):  # fmt: skip
     """First launch for long windows: matches and original logits of a chunk; the last program looks for the loop."""
     line = tl.program_id(0)
     chunk = tl.program_id(1)
+    chunks = tl.num_programs(1)
+    if LOOP_BLOCK > 0:
+        chunks -= 1
     row = first_row + line
     settings = read_settings(table, row, table_stride)
     mode, window, buffer, min_match, loop_window, strength, escalation = settings
@@ -194,7 +197,7 @@ def gather_kernel(
         tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, None,
     )  # fmt: skip
     logits += row.to(tl.int64) * row_stride
-    if chunk == CHUNKS:
+    if chunk == chunks:
         loops += line * 3
         tl.store(loops, -1.0)
         if LOOP_BLOCK > 0:
@@ -212,7 +215,7 @@ def gather_kernel(
     e = 1 + chunk * BLOCK + tl.arange(0, BLOCK)
     place = offset + e - 1
     if offset + chunk * BLOCK >= recent:
-        tl.store(ranks + line * CHUNKS + chunk, 0)
+        tl.store(ranks + line * chunks + chunk, 0)
         return
     token = tokens_at(at, place, place < recent)
     candidate = is_candidate(place, recent, settings)
@@ -226,8 +229,8 @@ def gather_kernel(
         original = tl.load(cell, mask=keep & (match + 1 >= min_match), other=0.0)
     if chunk == 0:
         best = with_match_before(best, at, offset, mode, buffer, recent, BUFFER_BLOCK)
-    tl.store(ranks + line * CHUNKS + chunk, best)
-    here = line.to(tl.int64) * (CHUNKS * BLOCK) + e - 1
+    tl.store(ranks + line * chunks + chunk, best)
+    here = line.to(tl.int64) * (chunks * BLOCK) + e - 1
     tl.store(matches + here, match.to(tl.int16))
     tl.store(originals + here, original)
 
@@ -240,11 +243,12 @@ def write_kernel(
     table, table_stride, exempt_ids,
     first_row, matches, originals, ranks, loops,
     EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
-    FIRST: tl.constexpr, UNROLL: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr, CHUNKS: tl.constexpr,
+    FIRST: tl.constexpr, UNROLL: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr, MOST_CHUNKS: tl.constexpr,
 ):  # fmt: skip
     """Second launch for long windows: every original has been read, so the logits may be lowered."""
     line = tl.program_id(0)
     chunk = tl.program_id(1)
+    chunks = tl.num_programs(1)
     row = first_row + line
     settings = read_settings(table, row, table_stride)
     mode, window, buffer, min_match, loop_window, strength, escalation = settings
@@ -275,9 +279,9 @@ def write_kernel(
     candidate = is_candidate(place, recent, settings)
     if offset + chunk * BLOCK >= recent:
         return
-    c = tl.arange(0, triton.next_power_of_2(CHUNKS))
-    best = tl.max(tl.load(ranks + line * CHUNKS + c, mask=c < CHUNKS, other=0), 0)
-    here = line.to(tl.int64) * (CHUNKS * BLOCK) + e - 1
+    c = tl.arange(0, MOST_CHUNKS)
+    best = tl.max(tl.load(ranks + line * chunks + c, mask=c < chunks, other=0), 0)
+    here = line.to(tl.int64) * (chunks * BLOCK) + e - 1
     match = tl.load(matches + here, mask=candidate, other=0).to(tl.int32)
     original = tl.load(originals + here, mask=candidate, other=0.0)
     token = tokens_at(at, place, candidate)
