@@ -11,7 +11,7 @@ from processes import EngineFailed, run_task, serving
 
 from lz_penalty import bundled_model
 
-__all__ = ["PROCESSOR", "SPYING", "V2", "WARM", "EngineFailed", "environment", "generate", "serve"]
+__all__ = ["PROCESSOR", "SPYING", "V2", "WARM", "EngineFailed", "environment", "generate", "reuse", "serve"]
 
 HERE = Path(__file__).resolve().parent
 PROCESSOR = "lz_penalty.engines.vllm:LZPenaltyLogitsProcessor"
@@ -41,6 +41,14 @@ def generate(requests: list[dict[str, Any]], env: dict[str, str] | None = None, 
     """Run requests through `vllm.LLM`: `{"prompt": ids, **fields of SamplingParams}`; see `offline.py`."""
     engine = {"logits_processors": [PROCESSOR]} | engine
     return run_task(HERE / "offline.py", {"engine": engine, "requests": requests}, _ENVIRONMENT | (env or {}))
+
+
+def reuse(
+    prompts: list[list[int]], params: list[dict[str, Any]], env: dict[str, str], **engine: Any
+) -> list[dict[str, Any]]:
+    """Use every one of these `SamplingParams` twice, for all prompts; see `reusing.py`."""
+    task = {"engine": {"logits_processors": [PROCESSOR]} | engine, "prompts": prompts, "params": params}
+    return run_task(HERE / "reusing.py", task, _ENVIRONMENT | env)
 
 
 def serve(*options: str, env: dict[str, str] | None = None) -> AbstractContextManager[str]:

@@ -174,14 +174,22 @@ def note_calls(monkeypatch, owner, name, calls):
 @pytest.fixture
 def in_one_process(vllm_config):  # noqa: F811
     """Follows a request where worker and scheduler share its parameters."""
-    following = Following(vllm_config, counts=False)
+    following = Following(vllm_config, counted=range(0))
     following.shares_params = True
 
     def follow(params):
         settings = RequestSettings(ServerSettings(), (), 1, torch.device("cpu")).read(params.extra_args, 0)
-        return Followed(following, settings, params, [1, 2, 3])
+        return Followed(following, settings, params, [1, 2, 3], 0)
 
     return follow
+
+
+def arrived(params):
+    """The copy of a caller's parameters that vLLM makes when a request arrives."""
+    LZPenaltyLogitsProcessor.validate_params(params)
+    copy = params.clone()
+    copy.update_from_generation_config({}, EOS)
+    return copy
 
 
 def test_an_end_that_vllm_does_not_find(in_one_process):
@@ -216,8 +224,7 @@ def test_shared_parameters_are_left_alone(in_one_process, monkeypatch):
     """Requests with `n` > 1 and no seed share them in the process of the engine."""
     for n, seed, in_process in ((4, None, True), (4, 7, True), (1, None, True), (4, None, False)):
         monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0" if in_process else "1")
-        params = SamplingParams(n=n, seed=seed, temperature=0.5, min_tokens=5, max_tokens=90, extra_args=STOP)
-        LZPenaltyLogitsProcessor.validate_params(params)
+        params = arrived(SamplingParams(n=n, seed=seed, temperature=0.5, min_tokens=5, max_tokens=90, extra_args=STOP))
         followed = in_one_process(params)
         followed.read([9, 8, 7, 1, *[4, 5, 6] * 6])
         shared = n > 1 and seed is None and in_process
@@ -229,10 +236,10 @@ def test_shared_parameters_are_left_alone(in_one_process, monkeypatch):
 
 def test_tokens_that_the_model_does_not_know(vllm_config, tokenizer, monkeypatch):  # noqa: F811
     """A tokenizer may write an end-of-thinking marker with one, a request may name one as its stop token."""
-    assert Following(vllm_config, counts=False).closers
+    assert Following(vllm_config, counted=range(0)).closers
     (close,) = tokenizer("</think>").input_ids
     monkeypatch.setattr(type(vllm_config.model_config), "get_vocab_size", lambda self: close)
-    assert not Following(vllm_config, counts=False).closers
+    assert not Following(vllm_config, counted=range(0)).closers
     logits = torch.randn(2, VOCAB)
     for token in (VOCAB, 10**9, -1):
         for overrides_masks in (False, True):
@@ -246,8 +253,7 @@ def test_what_is_prepared_for_an_end(monkeypatch):
     json = StructuredOutputsParams(json={"type": "object"})
 
     def prepared(**given):
-        params = SamplingParams(max_tokens=90, extra_args=STOP, **given)
-        LZPenaltyLogitsProcessor.validate_params(params)
+        params = arrived(SamplingParams(max_tokens=90, extra_args=STOP, **given))
         return params, Ending(params, False, EOS).token(None, 0)
 
     params, token = prepared(ignore_eos=True, min_tokens=50)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,17 @@ from lz_penalty.ops import prepare_lz_penalty
 from lz_penalty.packing import PackedConfig, pack_configs
 from lz_penalty.policy import SECTIONS, Policy, RequestPolicy
 
-__all__ = ["RequestSettings", "Settings", "exempt_for_all", "padded", "send", "store"]
+__all__ = [
+    "RequestSettings",
+    "Settings",
+    "allow_pinning",
+    "exempt_for_all",
+    "fetch",
+    "padded",
+    "pins",
+    "send",
+    "store",
+]
 
 _LOGGER = logging.getLogger("lz_penalty")
 MAX_SPECIAL = 1_023  # with a request's own 1,024 they fit into the op's 2,047
@@ -28,6 +39,8 @@ _ANSWER = SECTIONS.index("answer")
 # Without and with escalation; the kernels of the other presets, and of smaller sizes, are the same.
 _LIKELY = ("paper", "guarded")
 _CALLS = 3  # of a prepared op, until it is compiled and set up
+_host = SimpleNamespace(pins=True)
+_Exempt = tuple[frozenset[int], ...]  # ids that requests exempt themselves, of each section
 
 
 class Settings(NamedTuple):
@@ -63,7 +76,9 @@ class RequestSettings:
         self._special = special
         self._device = device
         self._parse = lru_cache(maxsize=256)(partial(_parse, server))  # a burst of requests is much alike
-        self._exempt = torch.full(((slots + 1) * _SEGMENT,), -1, dtype=torch.int32, device=device)
+        # A section of a request has the request's ids, the default's ids or none: no slot needs more than the default.
+        self._segment = max(_SEGMENT, sum(map(len, self._distinct(_parse(server, ())[1]).values())))
+        self._exempt = torch.full(((slots + 1) * self._segment,), -1, dtype=torch.int32, device=device)
         self.write_special()
 
     @property
@@ -80,15 +95,24 @@ class RequestSettings:
             settings, exempt = self._parse.__wrapped__(asked)
         if settings.asked is None and not settings.reach:  # neither codelengths nor escalation
             return None
-        begin, count = 0, len(self._special)
-        if exempt:
-            merged = sorted({*self._special, *exempt})
-            begin, count = (slot + 1) * _SEGMENT, len(merged)
-            self._write(begin, merged)
         lines = settings.lines.copy()
         penalised = lines.any(axis=1)
-        lines[penalised, col.EXEMPT_BEGIN], lines[penalised, col.EXEMPT_END] = begin, begin + count
+        ranges = self._ranges(exempt, (slot + 1) * self._segment)
+        lines[penalised, col.EXEMPT_BEGIN : col.EXEMPT_END + 1] = ranges[penalised]
         return settings._replace(line=lines[_ANSWER], lines=lines)
+
+    def _ranges(self, exempt: _Exempt, begin: int) -> np.ndarray:
+        """Where the exempt ids of each section begin and end, `[5, 2]`; sets of the request are written from `begin` on."""
+        places = {frozenset[int](): (0, len(self._special))}
+        for own, ids in self._distinct(exempt).items():
+            places[own] = (begin, begin + len(ids))
+            self._write(begin, ids)
+            begin += len(ids)
+        return np.array([places[own] for own in exempt], dtype=np.int32)
+
+    def _distinct(self, exempt: _Exempt) -> dict[frozenset[int], list[int]]:
+        """The different sets of ids that sections exempt themselves, each with the special tokens added, ascending."""
+        return {own: sorted(own.union(self._special)) for own in exempt if own}
 
     def capacity(self, context_length: int) -> int:
         """How many tokens a history holds for a request; one that outgrows it keeps its last `longest_reach`."""
@@ -127,7 +151,8 @@ class RequestSettings:
         likely = []
         for settings, exempt in (default, *presets):
             if settings.reach:
-                settings.lines[:, col.EXEMPT_END] = len({*self._special, *exempt})  # only their number matters
+                # Only their number matters.
+                settings.lines[:, col.EXEMPT_END] = [len(own.union(self._special)) for own in exempt]
                 likely.append(settings.lines)
         for lines in [*likely, np.concatenate(likely)]:  # each alone, and all in one batch
             packed = self.pack(lines, send(lines[:1], self._device))
@@ -146,8 +171,8 @@ class RequestSettings:
             )
 
 
-def _parse(server: ServerSettings, asked: tuple[tuple[str, type, Any], ...]) -> tuple[Settings, tuple[int, ...]]:
-    """What these fields (with the types of their values: `True` equals 1) ask for, and the ids they exempt."""
+def _parse(server: ServerSettings, asked: tuple[tuple[str, type, Any], ...]) -> tuple[Settings, _Exempt]:
+    """What these fields (with the types of their values: `True` equals 1) ask for, and the ids each section exempts."""
     found = server.settings_of({key: value for key, _, value in asked})
     policy = found.policy if isinstance(found, RequestPolicy) else Policy.everywhere(found)
     configs = [config for config in policy.configs if config is not None]
@@ -161,7 +186,7 @@ def _parse(server: ServerSettings, asked: tuple[tuple[str, type, Any], ...]) -> 
         lines=packed.table,
         asked=found if isinstance(found, RequestPolicy) else None,
     )
-    return settings, tuple({token for config in configs for token in config.exempt_token_ids})
+    return settings, tuple(frozenset(config.exempt_token_ids if config else ()) for config in policy.configs)
 
 
 def padded(contexts: Sequence[Sequence[int]]) -> np.ndarray:
@@ -178,10 +203,31 @@ def store(history: torch.Tensor, slots: list[int], block: np.ndarray) -> None:
     history[:, : block.shape[1]].index_copy_(0, slots_sent, send(block, history.device))
 
 
+def allow_pinning(allowed: bool) -> None:
+    """Say whether this process may pin host memory; an engine knows machines where it must not."""
+    _host.pins = allowed
+
+
+def pins(device: torch.device) -> bool:
+    """Whether what is exchanged with this device goes through pinned memory."""
+    return device.type == "cuda" and _host.pins
+
+
 def send(array: np.ndarray, device: torch.device) -> torch.Tensor:
     """An array on the device; a CUDA copy does not wait (pinned memory is kept until it is done)."""
     tensor = torch.from_numpy(array)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True) if pins(device) else tensor.to(device)
+
+
+def fetch(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    """A copy on the host, and the CUDA event after which it is there; `None`: it is there."""
+    if not pins(tensor.device):
+        return tensor.to("cpu", copy=True), None
+    sent, done = tensor.to("cpu", non_blocking=True), torch.cuda.Event()
+    done.record()
+    return sent, done
 
 
 def exempt_for_all(tokenizer: Any, *configs: Any) -> tuple[int, ...]:

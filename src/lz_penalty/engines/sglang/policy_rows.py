@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from lz_penalty import packing as col
-from lz_penalty.engines.request_settings import RequestSettings, send
+from lz_penalty.engines.request_settings import RequestSettings, fetch, send
 from lz_penalty.ops import prepare_lz_penalty
 
 __all__ = ["PolicyRows"]
@@ -114,14 +114,7 @@ class _OnItsWay:
     """Flags on the device that the host will want when it has the step's tokens, which come later: nothing waits."""
 
     def __init__(self, flags: torch.Tensor) -> None:
-        self._event = None
-        if flags.device.type == "cuda":
-            self._flags = torch.empty(flags.shape, dtype=flags.dtype, pin_memory=True)
-            self._flags.copy_(flags, non_blocking=True)
-            self._event = torch.cuda.Event()
-            self._event.record()
-        else:
-            self._flags = flags.cpu()
+        self._flags, self._event = fetch(flags)
 
     def getter(self, i: int) -> Callable[[], bool]:
         return lambda: self._get(i)

@@ -96,7 +96,8 @@ class BatchState:
         """Have the kernels compiled that most requests need, with an empty row of nobody's."""
         slots, lengths, newest = self._staging.fields(1)[0]
         logits = torch.zeros((1, 1), device=self._history.device)
-        self._settings.warm_up(logits, self._history, lengths, None, slots, None, None, newest, ahead=True)
+        ahead = self._staging.is_read_in_place
+        self._settings.warm_up(logits, self._history, lengths, None, slots, None, None, newest, ahead=ahead)
 
     # ------------------------------------------------------------ the batch changes
 
@@ -131,7 +132,7 @@ class BatchState:
         settings = self._settings.read(params.extra_args, slot)
         if settings is not None:
             self._free_slots.pop()
-            followed = Followed(self._following, settings, params, prompt) if settings.asked else None
+            followed = Followed(self._following, settings, params, prompt, slot) if settings.asked else None
             self._requests[row] = Request(slot, settings, prompt, output, followed)
             self._columns[SLOT, row] = slot
             self._table[row] = followed.line if followed else settings.line
@@ -186,10 +187,12 @@ class BatchState:
         if self._followed:
             self._follow()
             self._shadow.save(logits)
+        self._staging.publish()
         slots, lengths, newest = self._fields[self._staging.turn[0]]
         given = (logits, self._history, lengths, None, slots, None, None, newest)
         if self._penalise is None:
-            ahead = self._reader is not None and not self._followed  # policies must see the tokens first
+            # Policies must see the tokens first; what is copied to the device is ordered on its stream alone.
+            ahead = self._reader is not None and not self._followed and self._staging.is_read_in_place
             self._penalise = prepare_lz_penalty(*given, config=self._pack(), ahead=ahead)
         self._penalise(*given)
         if self._followed:

@@ -17,6 +17,7 @@ from prometheus_client import Counter
 from vllm.logger import init_logger
 
 from lz_penalty.detection import RepetitionDetector
+from lz_penalty.engines.request_settings import fetch
 
 __all__ = ["BatchReader", "LoopCounts", "SlotReader", "count_request"]
 
@@ -102,11 +103,18 @@ class BatchReader:
 
 
 class SlotReader:
-    """Reads the outputs of the V2 runner, which lie on the device: asked for now, looked at some steps later."""
+    """Reads the outputs of the V2 runner, which are on the device: asked for now, looked at some steps later.
 
-    def __init__(self, states: Any, drafts: int) -> None:
+    Args:
+        states: vLLM's request states, read only.
+        drafts: the most draft tokens that a request can have in a step.
+        counted: the slots that this process counts.
+    """
+
+    def __init__(self, states: Any, drafts: int, counted: range) -> None:
         self.counts = LoopCounts()
         self._states = states
+        self._counted = counted
         self._width = 2 * EVERY * (1 + drafts)  # more than comes between two looks
         self._owners = [object() for _ in range(states.max_num_reqs)]
         self._steps = 0
@@ -127,12 +135,11 @@ class SlotReader:
         lengths = states.total_len.gpu[slots]
         place = lengths[:, None] - self._width + torch.arange(self._width, device=slots.device)
         tokens = states.all_token_ids.gpu[slots[:, None], place.clamp(min=0)]
-        sent = torch.cat([lengths[:, None], tokens], dim=1).to("cpu", non_blocking=True)
-        done = torch.cuda.Event() if slots.is_cuda else None
-        if done is not None:
-            done.record()
+        sent, done = fetch(torch.cat([lengths[:, None], tokens], dim=1))
         wanted = [
-            (row, slot, self._owners[slot]) for row, slot in enumerate(ctx.idx_mapping_np.tolist()) if penalised[slot]
+            (row, slot, self._owners[slot])
+            for row, slot in enumerate(ctx.idx_mapping_np.tolist())
+            if penalised[slot] and slot in self._counted
         ]
         prompts = states.prompt_len.np[ctx.idx_mapping_np].tolist()
         self._asked = sent, done, wanted, prompts

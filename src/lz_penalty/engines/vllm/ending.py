@@ -5,14 +5,20 @@ vLLM's worker and scheduler in one process   the last token of the run, and vLLM
 a server with a `stop_token_id`              that token: finish_reason "stop", with it as stop_reason; not in a grammar
 else                                         EOS, or a stop token of the request: finish_reason "stop"
 the request ignores EOS, and has none        EOS again and again, until vLLM's detection finds it: "repetition"
+
+For some of these the parameters must change before the scheduler has them. The object that arrives is the caller's, who
+may use it again, so only vLLM's own copy of it is changed: vLLM validates the caller's, copies it, and fills the copy by
+`update_from_generation_config`, all in one call. That method is where `change_copies` gets hold of the copy.
 """
 
 from __future__ import annotations
 
 import math
+import threading
+from functools import wraps
 from typing import Any
 
-from vllm import envs
+from vllm import SamplingParams, envs
 
 from lz_penalty.detection import Repetition
 from lz_penalty.engines.server import server_settings
@@ -23,15 +29,49 @@ try:
 except ImportError:  # older releases end a request by tokens alone
     RepetitionDetectionParams = None
 
-__all__ = ["Ending", "prepare_end"]
+__all__ = ["Ending", "change_copies", "prepare_end"]
 
 LEAST_COPIES = 16  # of one token: the shortest run that the ladder counts
 SHARED = "_lz_shared"  # in `extra_args`: several requests have the same parameters
+_CHANGES = "lz_penalty_changes_copies"  # attribute of the method that does
 PATIENCE = 8  # tokens within which vLLM must have found a run; some were under way when it was told
 
 
-def prepare_end(params: Any, asked: RequestPolicy) -> None:
-    """Let a request be ended, when it arrives: only then can what the scheduler looks for be changed in every setting."""
+class _Validated(threading.local):
+    """The request that this thread has validated last: the caller's parameters, and the policy that they ask for."""
+
+    params: Any = None
+    asked: RequestPolicy | None = None
+
+
+_validated = _Validated()
+
+
+def prepare_end(params: Any, asked: RequestPolicy | None) -> None:
+    """Let vLLM's copy of these parameters be one that can be ended; `None`: nothing is to be changed."""
+    _validated.params, _validated.asked = params, asked
+
+
+def change_copies() -> None:
+    """Have vLLM's copies changed as `prepare_end` says, from now on in this process; called again, it does nothing."""
+    original = SamplingParams.update_from_generation_config
+    if hasattr(original, _CHANGES):
+        return
+
+    @wraps(original)
+    def update_from_generation_config(self: Any, *args: Any, **kwargs: Any) -> Any:
+        asked, caller_owned = _validated.asked, self is _validated.params
+        prepare_end(None, None)
+        if asked is not None and not caller_owned:
+            _prepare(self, asked)
+        return original(self, *args, **kwargs)
+
+    setattr(update_from_generation_config, _CHANGES, True)
+    SamplingParams.update_from_generation_config = update_from_generation_config  # type: ignore[method-assign]
+
+
+def _prepare(params: Any, asked: RequestPolicy) -> None:
+    """Change parameters that vLLM owns; lists and dictionaries in them may still be the caller's."""
     copies, reserved = asked.ladder.stop_copies, server_settings().stop_token_id
     if copies is None or asked.shadow:
         return

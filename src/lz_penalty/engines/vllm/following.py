@@ -26,10 +26,10 @@ class Following:
 
     Args:
         vllm_config: of the engine.
-        counts: whether this process counts and logs; one rank of several does.
+        counted: slots whose requests this process counts and logs; other ranks count the others.
     """
 
-    def __init__(self, vllm_config: Any, counts: bool) -> None:
+    def __init__(self, vllm_config: Any, counted: range) -> None:
         tokenizer = tokenizer_of(vllm_config.model_config)
         try:
             self.sections = Sections.of(tokenizer)
@@ -45,11 +45,11 @@ class Following:
                 ) from error
             _LOGGER.warning("sections cannot be told, so a policy's answer holds everywhere: %r", error)
             self.sections, self.closers = Sections([], ()), {}
-        self.counts = counts
+        self.counted = counted
         # Then a worker has the scheduler's own SamplingParams, and can tell it how to end a request.
         self.shares_params = vllm_config.parallel_config.distributed_executor_backend == "uni"
         self.eos_token_id = getattr(tokenizer, "eos_token_id", None)
-        if counts:
+        if counted:
             counters.register()
 
 
@@ -61,6 +61,7 @@ class Followed:
         settings: its own.
         params: its sampling parameters.
         prompt: its token ids.
+        slot: where it is.
 
     Attributes:
         settings: as given.
@@ -70,8 +71,9 @@ class Followed:
         steps: tokens chosen in shadow mode since it came.
     """
 
-    def __init__(self, following: Following, settings: Settings, params: Any, prompt: Sequence[int]) -> None:
+    def __init__(self, following: Following, settings: Settings, params: Any, prompt: Sequence[int], slot: int) -> None:
         assert settings.asked is not None
+        self._counts = slot in following.counted
         self.settings = settings
         self.shadow = settings.asked.shadow
         self.steps = 0
@@ -158,7 +160,7 @@ class Followed:
         if run is None or ended:
             return
         self._ending.begin(run)
-        if self._following.counts:
+        if self._counts:
             can = "cannot be ended, having no stop token and ignoring EOS" if self.forced is None else "is ended"
             _LOGGER.info("a request %s: %.4g copies of %d tokens; %s", can, run.copies, run.period, self._name)
 
@@ -175,7 +177,7 @@ class Followed:
         Args:
             changed: tokens that the penalty would have changed, in shadow mode.
         """
-        if not self._following.counts:
+        if not self._counts:
             return
         totals = self._tracker.totals()
         amounts = {name: number - self._counted[name] for name, number in totals.items()}

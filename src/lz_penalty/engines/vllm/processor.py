@@ -11,11 +11,11 @@ from vllm import SamplingParams
 from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 
-from lz_penalty.engines.request_settings import RequestSettings
+from lz_penalty.engines.request_settings import RequestSettings, allow_pinning
 from lz_penalty.engines.server import VARIABLE, server_settings
 from lz_penalty.engines.vllm.batch_state import BatchState
 from lz_penalty.engines.vllm.counting import BatchReader, SlotReader, count_request
-from lz_penalty.engines.vllm.ending import prepare_end
+from lz_penalty.engines.vllm.ending import change_copies, prepare_end
 from lz_penalty.engines.vllm.following import Following
 from lz_penalty.engines.vllm.settings import special_tokens_of
 from lz_penalty.engines.vllm.slot_state import SlotState
@@ -65,34 +65,34 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
             raise LZPenaltyError(
                 f"vLLM runs on {device.type}, and the LZ penalty in vLLM knows cpu and cuda only: start it without {NAME}."
             )
+        allow_pinning(is_pin_memory if v1 else _v2_pins_memory())
         slots = vllm_config.scheduler_config.max_num_seqs if v1 else place.max_num_reqs
         special = () if server_settings().penalise_special_tokens else special_tokens_of(vllm_config.model_config)
         settings = RequestSettings(server_settings(), special, slots, device)
         self._state: Any
         self._loops: Any = None
-        parallel = vllm_config.parallel_config
-        one_of_all = parallel.tensor_parallel_size == 1 or get_tensor_model_parallel_rank() == 0
-        counts = server_settings().count_loops and one_of_all
-        following = Following(vllm_config, one_of_all)
+        counted = _counted_slots(vllm_config.parallel_config, slots, v1)
+        counts = server_settings().count_loops and counted
+        following = Following(vllm_config, counted)
         if v1:
             self._state = BatchState(settings, slots, vllm_config.model_config.max_model_len, device, following)
             self._loops = BatchReader(self._state) if counts else None
         else:
             drafts = getattr(vllm_config.speculative_config, "num_speculative_tokens", 0)
             self._state = SlotState(settings, place, drafts, following)
-            self._loops = SlotReader(place, drafts) if counts else None
+            self._loops = SlotReader(place, drafts, counted) if counts else None
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
         """Refuse bad `lz_*` fields when the request arrives; over HTTP that is status 400."""
+        change_copies()
         try:
             asked = server_settings().settings_of(sampling_params.extra_args)
         except LZPenaltyError:
             count_request("refused")
             raise
         count_request("none" if asked is None else "penalised")
-        if isinstance(asked, RequestPolicy):
-            prepare_end(sampling_params, asked)
+        prepare_end(sampling_params, asked if isinstance(asked, RequestPolicy) else None)
 
     def is_argmax_invariant(self) -> bool:
         """Greedy decoding needs the penalty too."""
@@ -128,6 +128,24 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
     def apply_staged_writes(self) -> None:
         """Send the settings of new requests to the device; called before the forward pass."""
         self._state.before_step()
+
+
+def _v2_pins_memory() -> bool:
+    from vllm.utils.platform_utils import is_pin_memory_available
+
+    return is_pin_memory_available()
+
+
+def _counted_slots(parallel: Any, slots: int, v1: bool) -> range:
+    """The slots whose requests this process counts, so that of all tensor-parallel ranks exactly one counts each.
+
+    With batch-sharded sampling, a rank of V2 samples only the slots that are `rank` modulo the number of ranks.
+    """
+    ranks = parallel.tensor_parallel_size
+    rank = 0 if ranks == 1 else get_tensor_model_parallel_rank()
+    if not v1 and getattr(parallel, "enable_batch_sharded_sampling", False):
+        return range(rank, slots, ranks)
+    return range(slots if rank == 0 else 0)
 
 
 def _check_loaded_once(vllm_config: Any) -> None:

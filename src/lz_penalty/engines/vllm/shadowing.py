@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lz_penalty.engines.request_settings import send
+from lz_penalty.engines.request_settings import fetch, send
 from lz_penalty.engines.vllm.following import Followed
 
 __all__ = ["Shadow"]
@@ -61,11 +61,7 @@ class Shadow:
         if not followed.shadow:
             followed.settle()
             return
-        sent = self._changed[slot].to("cpu", non_blocking=True, copy=True)
-        done = torch.cuda.Event() if self._changed.is_cuda else None
-        if done is not None:
-            done.record()
-        self._asked.append((sent, done, followed))
+        self._asked.append((*fetch(self._changed[slot]), followed))
         self._changed[slot].zero_()
 
     def collect(self) -> None:

@@ -92,7 +92,7 @@ class SlotState:
             self._table[slot] = settings.line
             self._skips_prompt[slot] = not settings.include_prompt
             if settings.asked is not None:
-                self._followed[slot] = Followed(self._following, settings, params, ())
+                self._followed[slot] = Followed(self._following, settings, params, (), slot)
                 self._texts.took(slot)
                 self._idle = 0
         elif was:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from lz_penalty.engines.request_settings import send
+from lz_penalty.engines.request_settings import fetch, send
 from lz_penalty.engines.vllm.following import Followed
 
 __all__ = ["SlotTexts"]
@@ -67,18 +67,15 @@ class SlotTexts:
         lengths = states.total_len.gpu.index_select(0, self._slots)
         place = lengths[:, None] - self._newest + torch.arange(self._newest, device=states.device)
         tokens = states.all_token_ids.gpu[self._slots[:, None], place.clamp_(min=0)]
-        sent = torch.cat([lengths[:, None], tokens], dim=1).to("cpu", non_blocking=True)
         wholes = {slot: self._whole(slot) for slot in self._unread}
-        done = torch.cuda.Event() if states.device.type == "cuda" else None
-        if done is not None:
-            done.record()
+        sent, done = fetch(torch.cat([lengths[:, None], tokens], dim=1))  # the last copy: its event is that of all
         self._sent = Sent(sent, wholes, done)
         return self._sent
 
     def _whole(self, slot: int) -> torch.Tensor:
         """A copy of all that a request came with."""
         length = int(self._states.prefill_len.np[slot])
-        return self._states.all_token_ids.gpu[slot, :length].to("cpu", non_blocking=True, copy=True)
+        return fetch(self._states.all_token_ids.gpu[slot, :length])[0]
 
     def read(self, slots: list[int]) -> dict[int, bool]:
         """Let those of the requests in these slots that have a policy read on; whether each one's settings may change."""

@@ -1,9 +1,14 @@
-"""A few numbers per row that the kernel fetches from pinned host memory at every step: no copy, no allocation."""
+"""A few numbers per row that the kernel fetches from pinned host memory at every step: no copy, no allocation.
+
+Where memory cannot be pinned, they are copied to the device at every step.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+
+from lz_penalty.engines.request_settings import pins
 
 __all__ = ["Staging"]
 
@@ -23,15 +28,18 @@ class Staging:
     Attributes:
         places: all of them, `[places, fields, rows]`.
         turn: int32 `[2]`: the place whose turn it is; whether there was a quiet step, which moves on by itself.
+        is_read_in_place: whether the device reads the host's memory itself; if not, `publish` must be called.
     """
 
     def __init__(self, columns: np.ndarray, device: torch.device) -> None:
-        on_cuda = device.type == "cuda"
+        pinned = pins(device)
+        self.is_read_in_place = pinned or device.type == "cpu"
         self.turn = np.zeros(2, np.int32)
-        self._memory = torch.zeros((_DEPTH, *columns.shape), dtype=torch.int32, pin_memory=on_cuda)
+        self._memory = torch.zeros((_DEPTH, *columns.shape), dtype=torch.int32, pin_memory=pinned)
         self.places = self._memory.numpy()
         self.places[0] = columns
-        self._events = [torch.cuda.Event() for _ in range(_DEPTH)] if on_cuda else []
+        self._events = [torch.cuda.Event() for _ in range(_DEPTH)] if pinned else []
+        self._copy = None if self.is_read_in_place else torch.zeros(columns.shape, dtype=torch.int32, device=device)
         self._recorded: set[int] = set()  # places that may not have been read, with events that tell
 
     @property
@@ -41,7 +49,14 @@ class Staging:
 
     def fields(self, rows: int) -> list[list[torch.Tensor]]:
         """Of each place, its fields `[rows]` as the device reads them."""
+        if self._copy is not None:
+            return [list(self._copy[:, :rows])] * _DEPTH
         return [list(place[:, :rows]) for place in self._memory]
+
+    def publish(self) -> None:
+        """Let the device read the columns whose turn it is; where it cannot do so here, this waits for a copy."""
+        if self._copy is not None:
+            self._copy.copy_(self._memory[self.turn[0]])
 
     def advance(self) -> np.ndarray:
         """Move on to a place that has been read, and copy the columns there, to be changed."""
