@@ -13,6 +13,7 @@ from lz_penalty.engines import request_settings
 from lz_penalty.engines.request_settings import RequestSettings
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.kernels import triton_cuda
+from lz_penalty.policy import Policy, RequestPolicy
 
 VOCAB, CAPACITY, SLOTS, LENGTH = 50, 700, 4, 300
 SPECIAL = (3, 7)
@@ -77,6 +78,21 @@ def test_presets_find_their_kernels_compiled(on_triton, requests, arrays, ahead)
     settings.warm_up(*arrays(1, vocab=1), ahead=ahead)
     compiled = set(triton_cuda._COMPILED)
     assert run(on_triton, arrays, settings, requests, ahead).any()
+    assert set(triton_cuda._COMPILED) == compiled
+
+
+def test_sections_of_the_default_find_their_kernels_compiled(on_triton):
+    """Those of its sections that have many exempt ids, and those that have few."""
+    few, many = LZPenaltyConfig.guarded(), LZPenaltyConfig.guarded(exempt_token_ids=tuple(range(20, 60)))
+    server = ServerSettings(default=RequestPolicy(policy=Policy(answer=few, thinking=many, table=None)))
+    settings = RequestSettings(server, SPECIAL, SLOTS, WHERE)
+    settings.warm_up(*with_newest(1, vocab=1))
+    compiled = set(triton_cuda._COMPILED)
+    lines = settings.read({}, 0).lines
+    given = with_newest(1)
+    penalise = on_triton(*given, config=settings.pack(lines, torch.as_tensor(lines[:1]).to(WHERE)))
+    for _ in range(3):
+        penalise(*given)
     assert set(triton_cuda._COMPILED) == compiled
 
 

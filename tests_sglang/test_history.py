@@ -21,7 +21,7 @@ from lz_penalty.engines import request_settings
 from lz_penalty.engines.request_settings import RequestSettings
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.sglang.history import History, Penalised
-from lz_penalty.policy import settings_from_request
+from lz_penalty.policy import SECTIONS, Ladder, Policy, RequestPolicy, settings_from_request
 
 VOCAB, SLOTS, SPECIAL = 100, 8, (3, 7)
 
@@ -51,11 +51,12 @@ class Sequence:
 
 
 class Simulation:
-    def __init__(self, seed, policies=0.3):
+    def __init__(self, seed, policies=0.3, server=ServerSettings()):  # noqa: B008
         self.policies = policies
+        self.server = server
         self.rng = random.Random(seed)
         torch.manual_seed(seed)
-        self.history = History(RequestSettings(ServerSettings(), SPECIAL, SLOTS, DEVICE), SLOTS, 10_000, DEVICE)
+        self.history = History(RequestSettings(server, SPECIAL, SLOTS, DEVICE), SLOTS, 10_000, DEVICE)
         self.differed = 0
         self.running, self.retracted, self.free = [], [], list(range(1, SLOTS))
 
@@ -93,7 +94,9 @@ class Simulation:
         fields |= {"lz_penalty": 0.5, "lz_window_size": 40, "lz_buffer_size": 9, "lz_loop_window": rng.randint(20, 80)}
         fields |= {"lz_include_prompt": rng.random() < 0.5, "lz_exempt_token_ids": [rng.randrange(30)]}
         fields |= {"lz_shadow": rng.random() < 0.5, "lz_stop_copies": 20}
-        asked = settings_from_request(fields)
+        if self.server.default is not None:  # its sections differ in their exempt ids
+            fields = {"lz_shadow": rng.random() < 0.5, "lz_code": rng.choice(("paper", "none")), "lz_window_size": 40}
+        asked = settings_from_request(fields, self.server.default)
         watched = SimpleNamespace(section=1, forced=None, length=0, shadow=asked.shadow, would_differ=None)
         return Sequence(prompt, fields, None, asked.policy.configs, state=Penalised(watched=watched))
 
@@ -178,6 +181,18 @@ def test_random_batches(monkeypatch, seed):
 def test_policies():
     """In shadow mode there is something to count."""
     simulation = Simulation(0, policies=1)
+    for _ in range(150):
+        simulation.step()
+    assert simulation.differed > 10
+
+
+def test_sections_with_exempt_ids_of_their_own():
+    configs = {
+        name: LZPenaltyConfig.guarded(strength=0.5, loop_window=80, exempt_token_ids=range(4 * i, 4 * i + 5))
+        for i, name in enumerate(SECTIONS)
+    }
+    default = RequestPolicy(policy=Policy(**configs), ladder=Ladder(stop_copies=20))
+    simulation = Simulation(0, policies=1, server=ServerSettings(default=default))
     for _ in range(150):
         simulation.step()
     assert simulation.differed > 10

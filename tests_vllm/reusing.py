@@ -8,9 +8,8 @@ from lz_penalty import bundled_model
 
 
 def main(task: str, result: str) -> None:
-    from vllm import LLM, SamplingParams
-
     from offline import fields_of
+    from vllm import LLM, SamplingParams
 
     given = json.loads(Path(task).read_text())
     llm = LLM(model=str(bundled_model.path()), dtype="float32", enforce_eager=True, **given["engine"])

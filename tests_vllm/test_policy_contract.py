@@ -10,13 +10,14 @@ from vllm import SamplingParams
 from vllm.sampling_params import RepetitionDetectionParams, StructuredOutputsParams
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
+from lz_penalty import LZPenaltyConfig
 from lz_penalty.engines import request_settings as settings_module
 from lz_penalty.engines.request_settings import RequestSettings
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor, batch_state, ending, processor
 from lz_penalty.engines.vllm.ending import Ending
 from lz_penalty.engines.vllm.following import Followed, Following, force_
-from lz_penalty.policy import SECTIONS, RequestPolicy, counters
+from lz_penalty.policy import SECTIONS, Policy, RequestPolicy, counters
 
 EOS = 0
 STOP = {"lz_stop_copies": 6}
@@ -68,7 +69,7 @@ class PolicySimulation(Simulation):
     def _new(self):
         self.count += 1
         name, fields = f"request {self.count}", self.rng.choice(self.fields)
-        self.configs[name] = ServerSettings().settings_of(fields)
+        self.configs[name] = processor.server_settings().settings_of(fields)
         self.truth[name] = []
         return CachedRequestState(
             req_id=name,
@@ -158,6 +159,22 @@ def test_alone(vllm_config, tokenizer, monkeypatch, fields):  # noqa: F811
     assert {*SECTIONS} <= simulation.met
     assert "prepare_lz_penalty" in calls
     assert all(pair != ("prepare_lz_penalty",) * 2 for pair in itertools.pairwise(calls))
+
+
+def test_sections_with_exempt_ids_of_their_own(vllm_config, tokenizer, monkeypatch):  # noqa: F811
+    runs = {token for text in TEXTS for token in tokenizer(text).input_ids}
+    parts = [tuple(sorted(runs)[i :: len(SECTIONS)]) for i in range(len(SECTIONS))]
+    configs = {
+        name: LZPenaltyConfig.guarded(strength=2, window_size=40, loop_window=80, exempt_token_ids=ids)
+        for name, ids in zip(SECTIONS, parts, strict=True)
+    }
+    server = ServerSettings(default=RequestPolicy(policy=Policy(**configs)))
+    monkeypatch.setattr(processor, "server_settings", lambda: server)
+    simulation = PolicySimulation(vllm_config, 0, False, tokenizer)
+    simulation.fields = ({}, {"lz_code": "guarded"}, {"lz_table": "none", "lz_answer": "paper"}, {"lz_penalty": 0})
+    for _ in range(300):
+        simulation.step()
+    assert {*SECTIONS} <= simulation.met
 
 
 def note_calls(monkeypatch, owner, name, calls):

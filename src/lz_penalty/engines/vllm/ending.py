@@ -67,7 +67,7 @@ def change_copies() -> None:
         return original(self, *args, **kwargs)
 
     setattr(update_from_generation_config, _CHANGES, True)
-    SamplingParams.update_from_generation_config = update_from_generation_config  # type: ignore[method-assign]
+    SamplingParams.update_from_generation_config = update_from_generation_config
 
 
 def _prepare(params: Any, asked: RequestPolicy) -> None:

@@ -65,7 +65,7 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
             raise LZPenaltyError(
                 f"vLLM runs on {device.type}, and the LZ penalty in vLLM knows cpu and cuda only: start it without {NAME}."
             )
-        allow_pinning(is_pin_memory if v1 else _v2_pins_memory())
+        allow_pinning(bool(is_pin_memory) if v1 else _v2_pins_memory())
         slots = vllm_config.scheduler_config.max_num_seqs if v1 else place.max_num_reqs
         special = () if server_settings().penalise_special_tokens else special_tokens_of(vllm_config.model_config)
         settings = RequestSettings(server_settings(), special, slots, device)
