@@ -14,7 +14,7 @@ from lz_penalty.errors import BackendUnavailableError
 from lz_penalty.native import include_dir
 from lz_penalty.native.building import load
 
-__all__ = ["FIELDS", "LENGTH", "NEWEST", "SLOT", "NewestReader", "newest_reader"]
+__all__ = ["FIELDS", "LENGTH", "NEWEST", "SLOT", "NewestReader", "newest_reader", "reads_in_c"]
 
 _LOGGER = logging.getLogger("lz_penalty")
 
@@ -155,6 +155,11 @@ def newest_reader(
     if functions is None or not all(type(output) is list for output in outputs):
         return None
     return NewestReader(functions, outputs, rows, seen, capacity, places, turn)
+
+
+def reads_in_c() -> bool:
+    """Whether `newest_reader` gives readers here: there is a C compiler, or what it made before."""
+    return _functions() is not None
 
 
 @lru_cache(maxsize=None)

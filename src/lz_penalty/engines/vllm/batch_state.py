@@ -61,13 +61,21 @@ class BatchState:
         max_model_len: the longest context.
         device: where the logits are.
         following: for requests with a policy.
+        in_c: whether quiet steps are done in C.
     """
 
     def __init__(
-        self, settings: RequestSettings, rows: int, max_model_len: int, device: torch.device, following: Following
+        self,
+        settings: RequestSettings,
+        rows: int,
+        max_model_len: int,
+        device: torch.device,
+        following: Following,
+        in_c: bool,
     ) -> None:
         self._settings = settings
         self._following = following
+        self._in_c = in_c
         self._shadow = Shadow(rows, device)
         self._capacity = settings.capacity(max_model_len)
         self._history = torch.zeros((rows + 1, self._capacity), dtype=torch.int32, device=device)
@@ -115,10 +123,10 @@ class BatchState:
         self._rows = np.array([row for row, one in enumerate(self._requests) if one is not None], dtype=np.int32)
         self._outputs = [one.output for one in self._requests if one is not None]
         self._fields = self._staging.fields(self._batch_size)
-        staging = self._staging
-        self._reader = newest_reader(
-            self._outputs, self._rows, self._seen, self._capacity, staging.places, staging.turn
-        )
+        self._reader = None
+        if self._in_c:
+            places, turn = self._staging.places, self._staging.turn
+            self._reader = newest_reader(self._outputs, self._rows, self._seen, self._capacity, places, turn)
         self._penalise = self._launch = None
         self._followed = [
             (row, one, one.followed) for row, one in enumerate(self._requests) if one is not None and one.followed

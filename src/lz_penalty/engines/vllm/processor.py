@@ -17,6 +17,7 @@ from lz_penalty.engines.vllm.batch_state import BatchState
 from lz_penalty.engines.vllm.counting import BatchReader, SlotReader, count_request
 from lz_penalty.engines.vllm.ending import change_copies, prepare_end
 from lz_penalty.engines.vllm.following import Following
+from lz_penalty.engines.vllm.ranks import all_read_in_c
 from lz_penalty.engines.vllm.settings import special_tokens_of
 from lz_penalty.engines.vllm.slot_state import SlotState
 from lz_penalty.errors import LZPenaltyError
@@ -75,7 +76,9 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
         counts = server_settings().count_loops and counted
         following = Following(vllm_config, counted)
         if v1:
-            self._state = BatchState(settings, slots, vllm_config.model_config.max_model_len, device, following)
+            in_c = all_read_in_c(vllm_config.parallel_config.tensor_parallel_size, device)
+            longest = vllm_config.model_config.max_model_len
+            self._state = BatchState(settings, slots, longest, device, following, in_c)
             self._loops = BatchReader(self._state) if counts else None
         else:
             drafts = getattr(vllm_config.speculative_config, "num_speculative_tokens", 0)
