@@ -42,3 +42,40 @@ def malformed(count):
         else:
             out.append(rng.choice(together))
     return out
+
+
+def nested(depth, kind=list):
+    """A value of so many levels, each a list or an object."""
+    value = 0
+    for _ in range(depth):
+        value = [value] if kind is list else {"a": value}
+    return value
+
+
+def hostile():
+    """Settings that are made to take long, by what is hostile in them. Each must be refused, and quickly."""
+    return {
+        "a name of 1,000,000 characters": {"lz_" + "window_" * 142_857: 1},
+        "an unknown field of 1,000,000 characters": {"lz_windows": "x" * 1_000_000},
+        "a known field of 1,000,000 characters": {"lz_preset": "guarded" * 142_857},
+        "a field of 1,000,000 quotes": {"lz_preset": "'\"" * 500_000},
+        "100,000 unknown fields": {f"lz_{number}": 1 for number in range(100_000)},
+        "100,000 fields of others": {f"field_{number}": 1 for number in range(100_000)} | {"lz_penalty": 0.2},
+        "a list nested 1,000 deep": {"lz_penalty": nested(1_000)},
+        "a list nested 100,000 deep": {"lz_penalty": nested(100_000)},
+        "an object nested 100,000 deep": {"lz_stop_copies": nested(100_000, dict)},
+        "an unknown field nested 100,000 deep": {"lz_deep": nested(100_000)},
+        "ids nested 100,000 deep": {"lz_penalty": 0.2, "lz_exempt_token_ids": [nested(100_000)]},
+        "1,000,000 ids": {"lz_penalty": 0.2, "lz_exempt_token_ids": list(range(1_000_000))},
+        "1,000,000 equal ids": {"lz_penalty": 0.2, "lz_exempt_token_ids": [7] * 1_000_000},
+        "an object of 100,000 ids": {"lz_penalty": 0.2, "lz_exempt_token_ids": {str(one): 1 for one in range(100_000)}},
+        "a list of 1,000,000 lists": {"lz_lookback": [[]] * 1_000_000},
+        "an integer of 4,000 digits": {"lz_penalty": 10**4_000},
+        "an integer of 100,000 digits": {"lz_penalty": 0.2, "lz_window_size": 10**100_000},
+        "an id of 100,000 digits": {"lz_penalty": 0.2, "lz_exempt_token_ids": [10**100_000]},
+        "NaN": {"lz_penalty": float("nan")},
+        "Infinity": {"lz_penalty": 0.2, "lz_escalation": float("inf")},
+        "-Infinity": {"lz_preset": "guarded", "lz_escalation": float("-inf")},
+        "a name of lone surrogates": {"lz_" + "\udc80" * 100_000: 1},
+        "a value of lone surrogates": {"lz_preset": "\ud800" * 100_000},
+    }

@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from malformed import hostile, nested
 
-from lz_penalty import LZPenaltyConfig, LZPenaltyError
+from lz_penalty import LZPenaltyConfig, LZPenaltyError, errors
+from lz_penalty.config import MAX_FIELDS
+from lz_penalty.engines.server import ServerSettings
+from lz_penalty.policy import settings_from_request
 
 BAD = [
     ("strength", -0.1, "0 to 100"),
@@ -202,3 +206,85 @@ def test_booleans_travel_as_themselves_and_as_numbers():
     for value in (False, 0):
         asked = {"lz_penalty": 0.1, "lz_include_prompt": value}
         assert LZPenaltyConfig.from_request(asked).include_prompt is False
+
+
+# ---------------------------------------------------------------- requests that are made to take long
+
+
+@pytest.fixture
+def compared(monkeypatch):
+    """The lengths of the names that were compared with known ones."""
+    lengths = []
+    close = errors.difflib.get_close_matches
+
+    def counting(word, *args, **kwargs):
+        lengths.append(len(word))
+        assert len(word) <= 64  # before the comparison, which would take seconds
+        return close(word, *args, **kwargs)
+
+    monkeypatch.setattr(errors.difflib, "get_close_matches", counting)
+    return lengths
+
+
+@pytest.mark.parametrize("read", [LZPenaltyConfig.from_request, settings_from_request, ServerSettings().settings_of])
+def test_hostile_requests_are_refused_with_little_work(compared, read):
+    for what, asked in hostile().items():
+        with pytest.raises(LZPenaltyError) as error:
+            read(asked)
+        message = str(error.value)
+        assert len(message) < 700, what
+        message.encode()  # no lone surrogates
+    assert 64 in compared
+
+
+def test_the_number_of_fields_is_bounded():
+    most = {f"other_{number}": 1 for number in range(MAX_FIELDS - 1)} | {"lz_penalty": 0.2}
+    for read in (LZPenaltyConfig.from_request, settings_from_request):
+        assert read(most).strength == 0.2
+        with pytest.raises(LZPenaltyError, match="the request has 1025 fields: must be at most 1024"):
+            read(most | {"one_more": 1})
+
+
+class Counted(list):
+    """A list that knows how many of its items were asked for."""
+
+    asked = 0
+
+    def __iter__(self):
+        for item in super().__iter__():
+            self.asked += 1
+            yield item
+
+
+def test_values_are_shown_in_part():
+    many = Counted(range(100_000))
+    assert errors.show(many).startswith("[0, 1, 2, 3,")
+    assert many.asked < 100
+    assert len(errors.show(many)) == 60
+    for value in (0.5, "a", "it's", b"b", [1, "a"], (1,), (1, 2), {"a": [1]}, [], {}, (), None, True, {1}, "x\ud800"):
+        assert errors.show(value) == repr(value)
+    assert errors.show("x" * 100) == "'" + "x" * 56 + "..."
+    assert errors.show(nested(4)) == "[[[[...]]]]"
+    assert errors.show({1: nested(5, dict)}) == "{1: {'a': {'a': {...}}}}"
+    assert errors.show(10**5000) == errors.show(-(10**5000)) == "a very large int"
+
+    class Broken:
+        def __repr__(self):
+            raise KeyError("never made")
+
+    assert errors.show([Broken()]) == "[a value of type Broken]"
+
+
+@pytest.mark.parametrize("ids", [np.array(5), {}, {5: 1}, (one for one in ("a",))])
+def test_ids_must_be_a_sequence_of_integers(ids):
+    with pytest.raises(LZPenaltyError, match=r"exempt_token_ids = .*at most 1024 integers"):
+        LZPenaltyConfig(exempt_token_ids=ids)
+
+
+def test_no_more_ids_are_read_than_allowed():
+    ids = iter(range(10**9))
+    with pytest.raises(LZPenaltyError, match="more than 1024 ids"):
+        LZPenaltyConfig(exempt_token_ids=ids)
+    assert next(ids) == 1025
+    with pytest.raises(LZPenaltyError, match="lz_stop_copies"):
+        settings_from_request({"lz_stop_copies": np.array([20, 30])})

@@ -84,3 +84,13 @@ def test_a_ladder_alone(settings):
     found = settings.read({"lz_stop_copies": 20}, 0)
     assert not np.any(found.lines)
     assert (found.reach, found.asked.ladder.stop_copies) == (0, 20)
+
+
+def test_fields_of_others_do_not_matter_however_they_are_named(settings):
+    asked = {"lz_preset": "guarded"}
+    wanted = settings.read(asked, 0).line.tolist()
+    assert settings.read({7: "seven"} | asked, 0).line.tolist() == wanted
+    many = {
+        f"field_{number}": number for number in range(2_000)
+    }  # an engine may add its own to those that were checked
+    assert settings.read(many | asked, 0).line.tolist() == wanted

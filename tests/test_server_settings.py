@@ -73,11 +73,26 @@ def test_caps_on_the_buffer_and_on_exempt_ids():
         {"penalise_special_tokens": 1},
         {"count_loops": "yes"},
         {"cap": 3},
+        {"x" * 100_000: 3},
+        {"default": {"x" * 100_000: 3}},
+        {"default": {"lz_" + "x" * 100_000: 3}},
     ],
 )
 def test_mistakes(given):
     with pytest.raises(LZPenaltyError, match=VARIABLE):
         ServerSettings.from_json(json.dumps(given))
+
+
+def test_mistakes_are_told_in_a_few_words():
+    for text in (
+        '{"a": ' * 100_000,
+        "[" * 100_000,
+        json.dumps({"x" * 100_000: 3}),
+        '{"default": {"%s": 1}}' % ("x" * 10**5),
+    ):
+        with pytest.raises(LZPenaltyError, match=VARIABLE) as error:
+            ServerSettings.from_json(text)
+        assert len(str(error.value)) < 700
 
 
 def test_the_environment_is_read_once(monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from lz_penalty.errors import LZPenaltyError, bad_value
@@ -66,10 +66,14 @@ def boolean(name: str, value: Any) -> bool:
 def token_ids(name: str, value: Any) -> tuple[int, ...]:
     """A few token ids, ascending and each once."""
     allowed = f"at most {MAX_TOKEN_IDS} integers from 0 to {MAX_TOKEN_ID}"
-    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         raise bad_value(name, value, allowed)
+    try:
+        items = iter(value)
+    except TypeError:  # an array without dimensions
+        raise bad_value(name, value, allowed) from None
     ids = []
-    for item in value:
+    for item in items:
         if not _is_number(item, numbers.Integral) or not 0 <= item <= MAX_TOKEN_ID:
             raise bad_value(name, item, allowed)
         ids.append(int(item))

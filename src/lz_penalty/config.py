@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from lz_penalty.checks import Check, boolean, choice, integer, real, token_ids
-from lz_penalty.errors import LZPenaltyError, bad_value, show
+from lz_penalty.errors import LZPenaltyError, bad_value, unknown_field
 
 __all__ = ["LZPenaltyConfig"]
 
@@ -17,6 +16,7 @@ LOOKBACKS = ("before_buffer", "adjacent")
 MAX_WEIGHT = 100.0
 MAX_WINDOW = 65_536
 MAX_BUFFER = 4_096
+MAX_FIELDS = 1_024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +146,7 @@ class LZPenaltyConfig:
         Traceback (most recent call last):
         lz_penalty.errors.LZPenaltyError: lz_windowsize = 64: unknown field. Did you mean lz_window_size? ...
         """
-        given = {key: value for key, value in request.items() if isinstance(key, str) and key.startswith("lz_")}
+        given = lz_fields(request)
         for key, value in given.items():
             if key not in REQUEST_FIELDS:
                 raise unknown_field(key, value, REQUEST_FIELDS)
@@ -181,13 +181,15 @@ REQUEST_FIELDS = {"lz_penalty": "strength", "lz_preset": "preset"} | {
 }
 
 
-def unknown_field(key: str, value: Any, known: Iterable[str]) -> LZPenaltyError:
-    """The error for a request field that there is not."""
-    known = list(known)
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
-    return LZPenaltyError(
-        f"{show(key)[1:-1]} = {show(value)}: unknown field. Did you mean {close}? Known: {', '.join(known)}."
-    )
+def lz_fields(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The `lz_*` fields of a request; the others are somebody else's. Too many fields of any kind are refused.
+
+    >>> lz_fields({"lz_penalty": 0.15, "temperature": 1.0})
+    {'lz_penalty': 0.15}
+    """
+    if len(request) > MAX_FIELDS:
+        raise LZPenaltyError(f"the request has {len(request)} fields: must be at most {MAX_FIELDS}. Leave some out.")
+    return {key: value for key, value in request.items() if isinstance(key, str) and key.startswith("lz_")}
 
 
 def _from_json(key: str, value: Any) -> Any:

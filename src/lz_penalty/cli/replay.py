@@ -114,6 +114,8 @@ def _changes(given: list[str]) -> dict[str, Any]:
             raise bad_value("--set", one, "NAME=VALUE, such as temperature=0")
         try:
             changes[name] = json.loads(value)
+        except RecursionError:
+            raise bad_value("--set", one, "nested less deep") from None
         except ValueError:
             changes[name] = value
     return changes

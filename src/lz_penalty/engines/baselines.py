@@ -6,7 +6,6 @@ function of `input_ids` and returns new scores. Nothing here belongs to the LZ p
 
 from __future__ import annotations
 
-import difflib
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from transformers import LogitsProcessor, NoRepeatNGramLogitsProcessor, Repetiti
 
 from lz_penalty.checks import MAX_TOKEN_ID, integer, real
 from lz_penalty.config import MAX_WEIGHT
-from lz_penalty.errors import LZPenaltyError, bad_value, show
+from lz_penalty.errors import LZPenaltyError, bad_value, closest, show
 from lz_penalty.loops import trailing_runs
 
 __all__ = [
@@ -339,7 +338,7 @@ def baseline(
     lz_penalty.errors.LZPenaltyError: 'repitition': unknown penalty. Did you mean 'repetition'? Known: ...
     """
     if not isinstance(name, str) or name not in BASELINES:
-        close = difflib.get_close_matches(str(name), BASELINES, n=1, cutoff=0.0)[0]
+        close = closest(name, BASELINES)
         raise LZPenaltyError(f"{show(name)}: unknown penalty. Did you mean {close!r}? Known: {', '.join(BASELINES)}.")
     for key, given in settings.items():
         if key not in _SETTINGS.get(name, ()):

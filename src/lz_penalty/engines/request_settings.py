@@ -88,7 +88,8 @@ class RequestSettings:
 
     def read(self, extra_args: dict[str, Any] | None, slot: int) -> Settings | None:
         """The settings of the request that takes `slot`, `None` if nothing is to be done for it."""
-        asked = tuple((key, type(value), value) for key, value in (extra_args or {}).items() if key.startswith("lz_"))
+        given = (extra_args or {}).items()
+        asked = tuple((key, type(value), value) for key, value in given if isinstance(key, str) and key[:3] == "lz_")
         try:
             settings, exempt = self._parse(asked)
         except TypeError:  # a list: it cannot be looked up

@@ -17,7 +17,7 @@ from typing import Any
 
 from lz_penalty.checks import MAX_TOKEN_ID, MAX_TOKEN_IDS, boolean, integer
 from lz_penalty.config import MAX_BUFFER, MAX_WINDOW, LZPenaltyConfig
-from lz_penalty.errors import LZPenaltyError, bad_value, show
+from lz_penalty.errors import LZPenaltyError, bad_value, show, shown_name, unknown_field
 from lz_penalty.policy import POLICY_FIELDS, Asked, RequestPolicy, settings_from_request
 
 __all__ = ["VARIABLE", "ServerSettings", "server_settings"]
@@ -79,10 +79,12 @@ class ServerSettings:
             known = [field.name for field in fields(cls)]
             for key, value in given.items():
                 if key not in known:
-                    raise LZPenaltyError(f"{key} = {show(value)}: unknown field. Known: {', '.join(known)}.")
+                    raise unknown_field(key, value, known)
             if "default" in given:
                 given["default"] = _default(given["default"])
             return cls(**given)
+        except RecursionError:
+            raise LZPenaltyError(f"{VARIABLE}: nested too deep. Its values are at most two levels deep.") from None
         except ValueError as error:  # of our own, or of the JSON
             raise LZPenaltyError(f"{VARIABLE}: {error}") from error
 
@@ -171,7 +173,9 @@ def _default(given: Any) -> Asked:
         raise bad_value("default", given, 'an object of lz_* fields, such as {"lz_preset": "guarded"}')
     for key, value in given.items():
         if not key.startswith("lz_"):
-            raise LZPenaltyError(f"default: {key} = {show(value)}: unknown field. Its fields begin with lz_.")
+            raise LZPenaltyError(
+                f"default: {shown_name(key)} = {show(value)}: unknown field. Its fields begin with lz_."
+            )
     return settings_from_request(given)
 
 

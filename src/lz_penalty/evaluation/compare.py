@@ -11,7 +11,7 @@ from pathlib import Path
 from lz_penalty import bundled_model
 from lz_penalty.bundled_model import problems
 from lz_penalty.detection import distinct, is_degenerate, is_loop
-from lz_penalty.errors import LZPenaltyError
+from lz_penalty.errors import LZPenaltyError, show
 from lz_penalty.evaluation.bits import human_text_cost
 from lz_penalty.evaluation.generation import Loaded, continue_greedily
 from lz_penalty.evaluation.penalties import Penalty
@@ -123,12 +123,12 @@ def read_results(path: Path, plan: Plan | None = None) -> list[Result]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         results = [Result(**result) for result in data["results"]]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise LZPenaltyError(
             f"{path}: not a file of results ({error}); move it away or choose another --out."
         ) from None
     if plan is not None and data["plan"] != asdict(plan):
-        raise LZPenaltyError(f"{path} was made with other settings ({data['plan']}); choose another --out.")
+        raise LZPenaltyError(f"{path} was made with other settings ({show(data['plan'], 300)}); choose another --out.")
     return results
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from lz_penalty.config import PRESETS, LZPenaltyConfig
-from lz_penalty.errors import LZPenaltyError, show
+from lz_penalty.errors import LZPenaltyError, closest, show
 
 __all__ = ["Penalty", "penalty"]
 
@@ -48,8 +47,9 @@ def penalty(name: str) -> Penalty:
 
     known = ["none", *PRESETS, *BASELINES]
     if kind not in BASELINES:
-        close = difflib.get_close_matches(kind, known, n=1, cutoff=0.0)[0]
-        raise LZPenaltyError(f"penalty {show(name)}: unknown. Did you mean {close}? Known: {', '.join(known)}.")
+        raise LZPenaltyError(
+            f"penalty {show(name)}: unknown. Did you mean {closest(kind, known)}? Known: {', '.join(known)}."
+        )
     if fields:
         raise LZPenaltyError(
             f"penalty {show(name)}: {kind} takes a value alone, such as {kind}:{BASELINES[kind].default}."

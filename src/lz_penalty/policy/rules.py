@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from lz_penalty.checks import boolean, choice, real
-from lz_penalty.config import PRESETS, REQUEST_FIELDS, LZPenaltyConfig, unknown_field
-from lz_penalty.errors import LZPenaltyError, bad_value, show
+from lz_penalty.config import PRESETS, REQUEST_FIELDS, LZPenaltyConfig, lz_fields
+from lz_penalty.errors import LZPenaltyError, bad_value, show, unknown_field
 from lz_penalty.policy.places import SECTIONS
 
 __all__ = ["POLICY_FIELDS", "Asked", "Ladder", "Policy", "RequestPolicy", "settings_from_request"]
@@ -158,7 +158,7 @@ def settings_from_request(request: Mapping[str, Any], default: Asked = None) -> 
     Traceback (most recent call last):
     lz_penalty.errors.LZPenaltyError: lz_code = 'off': must be one of 'paper', 'sglang', 'guarded', 'failsafe', 'none'.
     """
-    given = {key: value for key, value in request.items() if isinstance(key, str) and key.startswith("lz_")}
+    given = lz_fields(request)
     for key, value in given.items():
         if key not in REQUEST_FIELDS and key not in POLICY_FIELDS:
             raise unknown_field(key, value, (*REQUEST_FIELDS, *POLICY_FIELDS))
@@ -176,7 +176,10 @@ def settings_from_request(request: Mapping[str, Any], default: Asked = None) -> 
 def _ladder(given: dict[str, Any], inherited: Ladder) -> Ladder:
     """The ladder, its fields taken out of the given ones."""
     rungs = {key: given.pop(key) for key in LADDER_FIELDS if key in given}
-    rungs = {key: None if value == "none" else real(3, MAX_COPIES)(key, value) for key, value in rungs.items()}
+    rungs = {
+        key: None if isinstance(value, str) and value == "none" else real(3, MAX_COPIES)(key, value)
+        for key, value in rungs.items()
+    }
     end, stop = (rungs.get("lz_" + name, value) for name, value in vars(inherited).items())
     _check_order(end, stop, "lz_")
     return Ladder(end_thinking_copies=end, stop_copies=stop)

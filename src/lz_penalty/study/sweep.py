@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lz_penalty.checks import boolean, choice, integer, real
-from lz_penalty.errors import LZPenaltyError, bad_value, show
+from lz_penalty.errors import LZPenaltyError, bad_value, closest, show, shown_name
 from lz_penalty.study.requests import KINDS, check_penalty
 
 __all__ = ["Cell", "Grid", "JudgeEntry", "ModelEntry", "Sweep", "TaskEntry", "cells", "read_sweep"]
@@ -213,7 +212,7 @@ def read_sweep(name: str | Path) -> Sweep:
         import tomli as tomllib  # type: ignore[no-redef]
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise LZPenaltyError(f"sweep {name}: not TOML: {error}. docs/study.md shows one.") from None
     try:
         return _sweep(data)
@@ -276,8 +275,8 @@ def _entry(kind: type[Entry], given: Any, where: str) -> Entry:
     values = {}
     for key, value in given.items():
         if key not in fields:
-            close = difflib.get_close_matches(key, fields, n=1, cutoff=0.0)[0]
-            raise LZPenaltyError(f"{where}: {key} is unknown. Did you mean {close}? Known: {', '.join(fields)}.")
+            said = f"{shown_name(key)} is unknown. Did you mean {closest(key, fields)}?"
+            raise LZPenaltyError(f"{where}: {said} Known: {', '.join(fields)}.")
         values[key] = _value(f"{where} {key}", key, value, str(fields[key].type))
     for name, field in fields.items():
         if field.default is dataclasses.MISSING and name not in values:

@@ -181,7 +181,7 @@ def _sample(path: Path, number: int, line: str) -> Sample:
     try:
         data = json.loads(line)
         question, answer, choices = data["question"], data["answer"], data.get("choices")
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise LZPenaltyError(f"file:{path}, line {number}: must be {form}; got {show(line)}.") from None
     target = str(answer)
     if choices is not None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lz_penalty.config import REQUEST_FIELDS
+from lz_penalty import config
 from lz_penalty.policy import POLICY_FIELDS, Asked, settings_from_request
 
 __all__ = ["FIELDS", "asked_of", "lz_fields", "settle"]
 
-FIELDS = (*REQUEST_FIELDS, *POLICY_FIELDS)
+FIELDS = (*config.REQUEST_FIELDS, *POLICY_FIELDS)
 _SETTLED = "_lz_asked"  # attribute of a generation config
 
 
@@ -20,11 +20,7 @@ def lz_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     >>> lz_fields({"lz_penalty": 0.15, "lz_preset": None, "temperature": 1.0})
     {'lz_penalty': 0.15}
     """
-    return {
-        name: value
-        for name, value in given.items()
-        if name.startswith("lz_") and (value is not None or name not in FIELDS)
-    }
+    return {name: value for name, value in config.lz_fields(given).items() if value is not None or name not in FIELDS}
 
 
 def settle(generation_config: Any, asked: Asked) -> None:
