@@ -13,9 +13,19 @@ import pytest
 from greedy import NEW, PRESETS
 from malformed import malformed
 
-from lz_penalty import LZPenaltyConfig
+from lz_penalty import LZPenaltyConfig, LZPenaltyError
 
 KEY = "not-a-secret"
+# Settings that the stock server reads from the environment; each of them would break a test below.
+IGNORED = {
+    "API_KEY": "another",
+    "DRAFT_MODEL": "prompt-lookup-decoding",
+    "HF_MODEL_REPO_ID": "no/repository",
+    "MODEL_ALIAS": "another",
+    "ROOT_PATH": "/elsewhere",
+    "WEB_CONCURRENCY": "2",
+}
+PROTECTED = ("completions", "chat/completions", "embeddings", "engines/copilot-codex/completions", "models", "nowhere")
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +34,7 @@ def server(gguf_path):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "lz_penalty", "serve-llama", str(gguf_path), "--port", str(port)]
-    process = subprocess.Popen(command, env=os.environ | {"LZ_PENALTY_API_KEY": KEY})
+    process = subprocess.Popen(command, env=os.environ | {"LZ_PENALTY_API_KEY": KEY} | IGNORED)
     url = f"http://127.0.0.1:{port}/v1"
     try:
         for _ in range(240):
@@ -41,7 +51,7 @@ def server(gguf_path):
 
 
 def call(url, body=None, key=KEY):
-    data = None if body is None else json.dumps(body).encode()
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=120) as answer:
         return answer.read().decode()
@@ -122,14 +132,78 @@ def test_malformed_fields_are_refused_and_the_server_goes_on(server, tokenizer, 
         code, answer = refused(f"{server}/completions", {"prompt": "a", "max_tokens": 1} | fields)
         assert code == 400, fields
         assert json.loads(answer)["error"]["message"]
-    deep = urllib.request.Request(f"{server}/completions", b"[" * 100_000, {"Authorization": f"Bearer {KEY}"})
-    with pytest.raises(urllib.error.HTTPError):
-        urllib.request.urlopen(deep, timeout=60)
+    for body in (
+        b"[" * 100_000,
+        b'{"lz_penalty": ' + b"[" * 1_000 + b"]" * 1_000 + b"}",
+        b'{"lz_%s": 1}' % (b"x" * 10**6),
+    ):
+        code, answer = refused(f"{server}/completions", body)
+        assert code == 400
+        assert len(json.loads(answer)["error"]["message"]) < 700
     test_fields_take_effect_per_request(server, tokenizer, prompts, truth)
 
 
-def test_the_key_is_asked_for(server):
-    assert refused(f"{server}/completions", {"prompt": "a", "lz_penalty": 0.1}, key="wrong")[0] == 401
+@pytest.mark.parametrize("path", PROTECTED)
+def test_the_key_is_asked_for(server, path):
+    for key in ("wrong", "", KEY + "x", IGNORED["API_KEY"]):
+        code, answer = refused(f"{server}/{path}", {"prompt": "a", "lz_penalty": 0.1}, key=key)
+        assert code == 401
+        assert json.loads(answer)["error"]["code"] == "invalid_api_key"
+
+
+def test_without_the_key_no_body_is_waited_for(server):
+    host, port = server.split("/")[2].split(":")
+    for key, code in (("wrong", b" 401 "), (KEY, b" 413 ")):
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {key}\r\nContent-Length: 99999999\r\n\r\n"
+        with socket.create_connection((host, int(port)), timeout=20) as client:
+            client.sendall(head.encode())
+            told = b""
+            while part := client.recv(65_536):  # until the server closes the connection
+                told += part
+        assert code in told.splitlines()[0]
+
+
+def test_a_browser_may_read_a_refusal(server):
+    asked = urllib.request.Request(f"{server}/completions", b"{}", {"Origin": "http://a.example"})
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(asked, timeout=60)
+    assert caught.value.code == 401
+    assert caught.value.headers["access-control-allow-origin"]
+
+
+def test_no_other_model_is_served(server, gguf_path):
+    assert [one["id"] for one in json.loads(call(f"{server}/models"))["data"]] == [str(gguf_path)]
+
+
+@pytest.fixture
+def replaced(tmp_path, gguf_path):
+    """A file that would replace all settings: no key."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"host": "0.0.0.0", "models": [{"model": str(gguf_path), "verbose": False}]}))
+    return str(path)
+
+
+def test_no_file_replaces_the_settings(gguf_path, replaced):
+    command = [sys.executable, "-m", "lz_penalty", "serve-llama", str(gguf_path), "--host", "0.0.0.0"]
+    environment = os.environ | {"LZ_PENALTY_API_KEY": KEY, "CONFIG_FILE": replaced}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "CONFIG_FILE = " in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_settings_in_use_are_verified(gguf_path, replaced, monkeypatch):
+    from lz_penalty.engines import llama_server
+
+    given = llama_server._GivenServer(api_key=KEY), llama_server._GivenModel(model=str(gguf_path), verbose=False)
+    llama_server.create_app(*given)
+    monkeypatch.setattr(llama_server, "_REPLACES", "A_NAME_THAT_IS_NOT_SET")
+    monkeypatch.setenv("CONFIG_FILE", replaced)
+    with pytest.raises(LZPenaltyError, match="another API key or another model"):
+        llama_server.create_app(*given)
+    with_another_model = llama_server._GivenModel(model=str(gguf_path), verbose=False, n_ctx=64)
+    with pytest.raises(LZPenaltyError, match="another API key or another model"):
+        llama_server.create_app(llama_server._GivenServer(), with_another_model)
 
 
 def test_without_a_key_only_loopback(gguf_path):

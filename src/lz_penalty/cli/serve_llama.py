@@ -13,8 +13,9 @@ def serve_llama(
     port: int = typer.Option(8000, min=1, max=65535),
     api_key: str = typer.Option("", envvar="LZ_PENALTY_API_KEY", help="What requests must carry as a bearer token."),
     n_ctx: int = typer.Option(2048, min=1, help="The context's length in tokens."),
+    n_gpu_layers: int = typer.Option(0, min=-1, help="How many layers are on the GPU; -1 for all."),
 ) -> None:
     """Serve a GGUF file with llama-cpp-python; requests take lz_* fields."""
     from lz_penalty.engines.llama_server import serve
 
-    serve(str(model), host=host, port=port, api_key=api_key or None, n_ctx=n_ctx)
+    serve(str(model), host=host, port=port, api_key=api_key or None, n_ctx=n_ctx, n_gpu_layers=n_gpu_layers)

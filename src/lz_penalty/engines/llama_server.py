@@ -1,15 +1,14 @@
 """llama-cpp-python's own OpenAI-compatible server, with `lz_*` fields per request: `lz-penalty serve-llama`.
 
-The stock server ignores fields that it does not know. Here a middleware reads the `lz_*` fields before it does, refuses bad
-ones with 400, and leaves the settings to the place where the server prepares a call of the model.
+The stock server ignores fields that it does not know. Here a middleware (`llama_requests`) reads the `lz_*` fields before
+it does, refuses bad ones with 400, and leaves the settings to the place where the server prepares a call of the model.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import json
-from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
+import logging
+import os
 from typing import Any
 
 import llama_cpp
@@ -17,21 +16,44 @@ import numpy as np
 from llama_cpp.server import app as stock
 from llama_cpp.server.settings import ModelSettings
 from llama_cpp.server.settings import ServerSettings as StockSettings
+from starlette.middleware import Middleware
 
-from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.engines.llama_cpp import LZPenaltyProcessors
-from lz_penalty.engines.server import ServerSettings, server_settings
-from lz_penalty.errors import BackendUnavailableError, LZPenaltyError, bad_value
+from lz_penalty.engines.llama_requests import CONFIG, MAX_CONNECTIONS, Connection, Guard, checked_key
+from lz_penalty.engines.server import server_settings
+from lz_penalty.errors import BackendUnavailableError, LZPenaltyError, bad_value, show
 
 __all__ = ["create_app", "serve"]
 
-MAX_BODY = 16 * 1024 * 1024
-_PENALISED = ("/completions", "/chat/completions")
-_config: ContextVar[LZPenaltyConfig | None] = ContextVar("lz_penalty_config", default=None)
+_LOGGER = logging.getLogger("lz_penalty")
+_REPLACES = "CONFIG_FILE"  # names a file that takes the place of all settings, the key among them
+
+
+class _Given:
+    """Settings of the stock server that come from here alone; it would take what is not given from the environment."""
+
+    @classmethod
+    def settings_customise_sources(cls, settings_cls: Any, init_settings: Any, **others: Any) -> Any:
+        """Called by pydantic: where values come from."""
+        return (init_settings,)
+
+
+class _GivenServer(_Given, StockSettings):
+    pass
+
+
+class _GivenModel(_Given, ModelSettings):
+    pass
 
 
 def serve(
-    model: str, *, host: str = "127.0.0.1", port: int = 8000, api_key: str | None = None, n_ctx: int = 2048
+    model: str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    api_key: str | None = None,
+    n_ctx: int = 2048,
+    n_gpu_layers: int = 0,
 ) -> None:
     """Serve a GGUF file until interrupted.
 
@@ -41,19 +63,42 @@ def serve(
         port: the port.
         api_key: what a request must carry as `Authorization: Bearer KEY`.
         n_ctx: the context's length in tokens.
+        n_gpu_layers: how many layers are on the GPU; -1 for all.
     """
     import uvicorn
 
     if not api_key and not _is_loopback(host):
         raise bad_value("host", host, "a loopback address such as 127.0.0.1 where there is no API key", "Set one.")
+    names = {name.upper() for kind in (StockSettings, ModelSettings) for name in kind.model_fields}
+    ignored = sorted(name for name in os.environ if name.upper() in names)
+    if ignored:
+        _LOGGER.warning(
+            "environment variables that the stock server reads and this one does not: %s", ", ".join(ignored)
+        )
     app = create_app(
-        StockSettings(host=host, port=port, api_key=api_key), ModelSettings(model=model, n_ctx=n_ctx, verbose=False)
+        _GivenServer(host=host, port=port, api_key=api_key),
+        _GivenModel(model=model, n_ctx=n_ctx, n_gpu_layers=n_gpu_layers, verbose=False),
     )
-    uvicorn.run(app, host=host, port=port)
+    uvicorn.run(
+        app,
+        host=host,
+        port=port,
+        http=Connection,
+        ws="none",
+        workers=1,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_keep_alive=5,
+    )
 
 
 def create_app(server: StockSettings, model: ModelSettings) -> Any:
     """The stock app, with the penalty; its operator's settings come from LZ_PENALTY_SERVER (see `engines.server`)."""
+    if _REPLACES in os.environ:
+        raise LZPenaltyError(
+            f"{_REPLACES} = {show(os.environ[_REPLACES])}: llama-cpp-python would replace all settings by that file's, the API "
+            f"key among them. Start without this variable: env -u {_REPLACES} lz-penalty serve-llama ..."
+        )
+    key = checked_key(server.api_key)
     if model.draft_model is not None:
         raise bad_value("draft_model", model.draft_model, "unset: with drafts the penalty would be wrong")
     if not hasattr(stock, "prepare_request_resources"):
@@ -63,11 +108,14 @@ def create_app(server: StockSettings, model: ModelSettings) -> Any:
         )
     operator = server_settings().without_stop_token().without_policies()
     app = stock.create_app(server_settings=server, model_settings=[model])
-    app.add_middleware(_ReadsFields, operator=operator)
+    _check_effective(server, model)
+    public = (app.docs_url, app.redoc_url, app.openapi_url, app.swagger_ui_oauth2_redirect_url)
+    # Inside of the stock middleware: browsers learn from its headers that they may read a refusal, too.
+    app.user_middleware.append(Middleware(Guard, operator=operator, key=key, public=public))
     prepare = getattr(stock.prepare_request_resources, "__wrapped__", stock.prepare_request_resources)
 
     def with_penalty(body: Any, llama_proxy: Any, body_model: Any, kwargs: Any) -> Any:
-        config = _config.get()
+        config = CONFIG.get()
         if config is not None:
             llm = llama_proxy(body_model)
             kwargs["logits_processor"] = _OneRequest(
@@ -80,6 +128,16 @@ def create_app(server: StockSettings, model: ModelSettings) -> Any:
     return app
 
 
+def _check_effective(server: StockSettings, model: ModelSettings) -> None:
+    """Raise unless the stock server asks for this key and has this model alone, wherever its settings came from."""
+    used, proxy = next(stock.get_server_settings()), stock._llama_proxy
+    if used.api_key != server.api_key or [proxy[alias] for alias in proxy] != [model.model_dump()]:
+        raise LZPenaltyError(
+            "llama-cpp-python's server uses another API key or another model than it was given, so it is not started. "
+            "Look for what changes its settings, such as an environment variable."
+        )
+
+
 class _OneRequest(LZPenaltyProcessors):
     """The processors of one request: the first call shows the prompt, so its length need not be known before."""
 
@@ -90,56 +148,6 @@ class _OneRequest(LZPenaltyProcessors):
             self._called = True
             self._start = 0 if self.config.include_prompt else len(input_ids)
         return super()._apply(input_ids, scores)
-
-
-class _ReadsFields:
-    """ASGI middleware: the `lz_*` fields of a request become a config; bad ones end it with 400."""
-
-    def __init__(self, app: Any, operator: ServerSettings) -> None:
-        self.app = app
-        self.operator = operator
-
-    async def __call__(self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Any) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].endswith(_PENALISED):
-            return await self.app(scope, receive, send)
-        body, messages = b"", list[Any]()
-        while not messages or (messages[-1]["type"] == "http.request" and messages[-1].get("more_body")):
-            messages.append(await receive())
-            body += messages[-1].get("body", b"")
-            if len(body) > MAX_BODY:
-                return await _refuse(send, 413, f"the request's body is longer than {MAX_BODY} bytes.")
-        try:
-            given = json.loads(body)
-        except (ValueError, RecursionError):
-            given = {}  # the server itself says what is wrong with it
-        try:
-            config = self.operator.config_of(given if isinstance(given, dict) else {})
-        except LZPenaltyError as error:
-            return await _refuse(send, 400, str(error))
-        token = _config.set(config)
-        try:
-            await self.app(scope, _replayed(messages, receive), send)
-        finally:
-            _config.reset(token)
-
-
-def _replayed(messages: list[Any], receive: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[Any]]:
-    left = iter(messages)
-
-    async def again() -> Any:
-        for message in left:
-            return message
-        return await receive()
-
-    return again
-
-
-async def _refuse(send: Any, status: int, message: str) -> None:
-    error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
-    body = json.dumps({"error": error}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,0 +1,231 @@
+"""What `serve-llama` lets a client do: who may ask, how much, for how long. Needs neither llama.cpp nor its server.
+
+The key is checked before a body is read. A body is read in a bounded time, and parsed only if its size and structure
+make that fast, because parsing blocks every other request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from collections.abc import Awaitable, Callable, Collection
+from contextvars import ContextVar
+from typing import Any
+
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from lz_penalty.config import LZPenaltyConfig
+from lz_penalty.engines.server import ServerSettings
+from lz_penalty.errors import LZPenaltyError
+
+__all__ = ["CONFIG", "MAX_CONNECTIONS", "Connection", "Guard", "checked_key", "fields_of"]
+
+MAX_BODY = 1024 * 1024  # bytes; a prompt of 128k tokens has about half of it
+MAX_MARKS = 131_072  # commas, opening brackets and backslashes of a body, wherever they are
+MAX_VALUES = 8_192  # values of a body: commas and opening brackets outside of its strings
+MAX_DIGITS = 64  # of an integer: Python takes quadratic time for long ones
+MAX_CONNECTIONS = 256
+BODY_SECONDS = 30.0  # for the whole body
+HEADER_SECONDS = 10.0  # for the headers of a request
+PENALISED = ("/completions", "/chat/completions")
+
+# The settings of the request that is being handled.
+CONFIG: ContextVar[LZPenaltyConfig | None] = ContextVar("lz_penalty_config", default=None)
+
+Receive = Callable[[], Awaitable[Any]]
+
+
+class Guard:
+    """ASGI middleware: refuses requests without the key, bodies that are too much, and bad `lz_*` fields.
+
+    Args:
+        app: what handles the requests that pass.
+        operator: the server's default and caps.
+        key: what a request must carry as `Authorization: Bearer KEY`, from `checked_key`; `None` for no key.
+        public: paths that need no key. Their bodies are not read here.
+    """
+
+    def __init__(
+        self, app: Any, operator: ServerSettings, key: bytes | None = None, public: Collection[str] = ()
+    ) -> None:
+        self.app = app
+        self._operator = operator
+        self._key = key
+        self._public = frozenset(public)
+
+    async def __call__(self, scope: Any, receive: Receive, send: Any) -> None:
+        """Handle one request."""
+        if scope["type"] != "http" or scope["path"] in self._public:
+            return await self.app(scope, receive, send)
+        if not self._may(scope["headers"]):
+            return await _refuse(send, 401, "Invalid API key. Send it as Authorization: Bearer KEY.", "invalid_api_key")
+        try:
+            body = await asyncio.wait_for(_body(scope["headers"], receive), BODY_SECONDS)
+            if body is None:
+                return None  # the client has gone
+            config = None
+            if scope["method"] == "POST" and scope["path"].endswith(PENALISED):
+                config = self._operator.config_of(fields_of(body))
+        except asyncio.TimeoutError:
+            return await _refuse(send, 408, f"the request's body took longer than {BODY_SECONDS:g} s. Send it faster.")
+        except _TooLongError:
+            return await _refuse(send, 413, f"the request's body is longer than {MAX_BODY} bytes. Shorten it.")
+        except LZPenaltyError as error:
+            return await _refuse(send, 400, str(error))
+        token = CONFIG.set(config)
+        try:
+            await self.app(scope, _replayed(body, receive), send)
+        finally:
+            CONFIG.reset(token)
+
+    def _may(self, headers: list[tuple[bytes, bytes]]) -> bool:
+        """Whether the request has the key; how long this takes does not depend on how much of it is right."""
+        if self._key is None:
+            return True
+        scheme, _, given = next((value for name, value in headers if name == b"authorization"), b"").partition(b" ")
+        return hmac.compare_digest(given, self._key) and scheme.lower() == b"bearer"
+
+
+def checked_key(key: str | None) -> bytes | None:
+    """An API key as it is in a header; refuses one that no header can have, without showing it."""
+    if key is None:
+        return None
+    if not key or not all("!" <= character <= "~" for character in key):
+        raise LZPenaltyError(
+            "api_key: must be ASCII letters, digits and signs without spaces, at least one; an HTTP header has no others. "
+            "Choose another key."
+        )
+    return key.encode()
+
+
+class _TooLongError(Exception):
+    """The body exceeds `MAX_BODY`."""
+
+
+async def _body(headers: list[tuple[bytes, bytes]], receive: Receive) -> bytes | None:
+    """The whole body, `None` if the client has gone; a length that is announced is checked before anything is read."""
+    for name, value in headers:
+        if name == b"content-length" and (not value.isdigit() or len(value) > 9 or int(value) > MAX_BODY):
+            raise _TooLongError
+    body = bytearray()  # grows in amortised linear time, and many small parts take no more memory than one
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        body += message.get("body", b"")
+        if len(body) > MAX_BODY:
+            raise _TooLongError
+        if not message.get("more_body"):
+            return bytes(body)
+
+
+def fields_of(body: bytes) -> dict[str, Any]:
+    """The fields of a JSON object; refuses one that would take long to parse.
+
+    >>> fields_of(b'{"prompt": "a", "lz_penalty": 0.3}')
+    {'prompt': 'a', 'lz_penalty': 0.3}
+    >>> fields_of(b"[" * 100_000)
+    Traceback (most recent call last):
+    lz_penalty.errors.LZPenaltyError: the request's body has more than 8192 values. Send fewer.
+    """
+    _check_structure(body)
+    try:
+        given = json.loads(body.decode("utf-8"), parse_int=_integer)
+    except RecursionError:
+        raise LZPenaltyError("the request's body is nested too deep. Send fewer levels.") from None
+    except LZPenaltyError:
+        raise
+    except ValueError as error:  # UnicodeDecodeError too
+        raise LZPenaltyError(f"the request's body is not JSON in UTF-8: {str(error)[:200]}.") from None
+    if not isinstance(given, dict):
+        raise LZPenaltyError("the request's body must be a JSON object, such as {...}.")
+    return given
+
+
+def _check_structure(body: bytes) -> None:
+    marks = _count(body, b",[{\\")
+    if marks > MAX_MARKS:
+        raise LZPenaltyError(
+            f"the request's body has {marks} commas, opening brackets and backslashes: must be at most {MAX_MARKS}. "
+            "Shorten it, or send text as UTF-8 and not as \\u escapes."
+        )
+    if marks <= MAX_VALUES:
+        return
+    # Strings begin and end with a quote that is not escaped, so what is outside of them is every second part.
+    parts = body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', 4 * MAX_VALUES)
+    if len(parts) > 4 * MAX_VALUES or _count(b"".join(parts[::2]), b",[{") > MAX_VALUES:
+        raise LZPenaltyError(f"the request's body has more than {MAX_VALUES} values. Send fewer.")
+
+
+def _count(body: bytes, of: bytes) -> int:
+    return sum(body.count(one) for one in of)
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise LZPenaltyError(
+            f"the request's body has an integer of {len(digits)} digits: must be at most {MAX_DIGITS}. Send a smaller one."
+        )
+    return int(digits)
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """What the app reads: the body once more, then whatever comes."""
+    left = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Any:
+        return left.pop() if left else await receive()
+
+    return again
+
+
+async def _refuse(send: Any, status: int, message: str, code: str | None = None) -> None:
+    """Answer in OpenAI's form; where the body was not read to its end, the connection is closed."""
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+    body = json.dumps({"error": error}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if status != 400:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """A connection of uvicorn's that is closed when the headers of a request do not come; uvicorn waits for ever."""
+
+    _closing: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Called by asyncio. Wait for a first request."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Called by asyncio. Wait for the rest of the headers, unless a request is being handled."""
+        super().data_received(data)
+        if self.cycle is None or self.cycle.response_complete:
+            self._wait()
+        else:
+            self._stop_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by asyncio."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        if self._closing is None:
+            self._closing = self.loop.call_later(HEADER_SECONDS, self._close)
+
+    def _stop_waiting(self) -> None:
+        if self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
+
+    def _close(self) -> None:
+        self._closing = None
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()

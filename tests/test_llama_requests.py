@@ -1,0 +1,290 @@
+"""What `serve-llama` refuses before its model sees anything: in memory, and over sockets with uvicorn."""
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections import deque
+from contextlib import contextmanager
+
+import pytest
+import uvicorn
+from malformed import hostile
+
+from lz_penalty import LZPenaltyConfig, LZPenaltyError
+from lz_penalty.engines import llama_requests
+from lz_penalty.engines.llama_requests import CONFIG, MAX_BODY, MAX_MARKS, MAX_VALUES, Connection, Guard, checked_key
+from lz_penalty.engines.server import ServerSettings
+
+KEY = b"not-a-secret"
+BEARER = (b"authorization", b"Bearer " + KEY)
+PATHS = ["/v1/completions", "/v1/chat/completions"]
+
+
+class App:
+    """What a middleware wraps: reads the body, and answers 200."""
+
+    def __init__(self):
+        self.bodies, self.configs = [], []
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] == "http":
+            message = await receive()
+            self.bodies.append(message["body"])
+            self.configs.append(CONFIG.get())
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+            await send({"type": "http.response.body", "body": b"ok"})
+
+
+def ask(guard, *parts, headers=(BEARER,), path=PATHS[0], method="POST", then="http.disconnect"):
+    """The status, the answer, and how many parts of the body were read; without parts the body never comes."""
+    left, sent = deque(parts), []
+
+    async def receive():
+        if not parts:
+            await asyncio.sleep(3600)
+        if not left:
+            return {"type": then}
+        return {"type": "http.request", "body": left.popleft(), "more_body": bool(left) or then == "more"}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "path": path, "headers": list(headers)}
+    asyncio.run(guard(scope, receive, send))
+    if not sent:
+        return None, None, len(parts) - len(left)
+    return sent[0]["status"], sent[1]["body"], len(parts) - len(left)
+
+
+def made(key=KEY, **given):
+    app = App()
+    return app, Guard(app, ServerSettings(**given), key, public=("/docs",))
+
+
+def test_fields_reach_the_app():
+    app, guard = made()
+    for path in PATHS:
+        body = b'{"prompt": "a", "lz_preset": "guarded"}'
+        assert ask(guard, body[:9], body[9:], path=path)[0] == 200
+        assert app.bodies.pop() == body
+        assert app.configs.pop() == LZPenaltyConfig.guarded()
+        assert CONFIG.get() is None
+    assert ask(guard, b"", method="GET", path="/v1/models")[0] == 200
+    assert app.configs == [None]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (),
+        ((b"authorization", b""),),
+        ((b"authorization", KEY),),
+        ((b"authorization", b"Bearer"),),
+        ((b"authorization", b"Bearer wrong"),),
+        ((b"authorization", b"Bearer " + KEY[:-1]),),
+        ((b"authorization", b"Bearer " + KEY + b"x"),),
+        ((b"authorization", b"Basic " + KEY),),
+        ((b"authorization", b"Bearer \xff\xfe"),),
+        ((b"authorization", b"Bearer wrong"), BEARER),
+    ],
+)
+@pytest.mark.parametrize("path", [*PATHS, "/v1/models", "/v1/embeddings", "/extras/tokenize", "/nowhere"])
+def test_without_the_key_nothing_is_read(headers, path):
+    app, guard = made()
+    status, answer, read = ask(guard, b"{}", headers=headers, path=path)
+    assert (status, read, app.bodies) == (401, 0, [])
+    assert json.loads(answer)["error"]["code"] == "invalid_api_key"
+
+
+def test_what_needs_no_key():
+    assert ask(made()[1], b"", headers=(), path="/docs", method="GET")[0] == 200
+    assert ask(made(key=None)[1], b"{}", headers=())[0] == 200
+
+
+def test_keys_that_no_header_has():
+    for key in ("", "a b", "schlüssel", "a\n", "\x00"):
+        with pytest.raises(LZPenaltyError, match="api_key: must be ASCII") as error:
+            checked_key(key)
+        assert not key or key not in str(error.value)
+    assert checked_key(None) is None
+    assert checked_key("a-key_1~") == b"a-key_1~"
+
+
+def test_a_body_that_is_too_long_is_not_read_to_its_end():
+    app, guard = made()
+    for length in (b"%d" % (MAX_BODY + 1), b"9" * 5000, b"-1", b"x"):
+        assert ask(guard, b"{}", headers=(BEARER, (b"content-length", length)))[::2] == (413, 0)
+    parts = [b" " * (MAX_BODY // 4)] * 16
+    assert ask(guard, *parts)[::2] == (413, 5)
+    assert app.bodies == []
+    assert ask(guard, b"{" + b" " * (MAX_BODY - 2) + b"}")[0] == 200
+    for path in ("/v1/embeddings", "/extras/tokenize"):
+        assert ask(guard, *parts, path=path)[::2] == (413, 5)
+
+
+def test_many_small_parts_are_joined_in_linear_time():
+    body = json.dumps({"prompt": "x" * 500_000}).encode()
+    app, guard = made()
+    since = time.monotonic()
+    assert ask(guard, *[body[at : at + 2] for at in range(0, len(body), 2)])[0] == 200
+    assert time.monotonic() - since < 5  # joined part by part: a minute
+    assert app.bodies == [body]
+
+
+def test_a_slow_client_is_told_so(monkeypatch):
+    monkeypatch.setattr(llama_requests, "BODY_SECONDS", 0.05)
+    app, guard = made()
+    status, answer, _ = ask(guard)
+    assert (status, app.bodies) == (408, [])
+    assert "took longer than 0.05 s" in json.loads(answer)["error"]["message"]
+
+
+def test_a_client_that_goes_away_gets_no_answer():
+    app, guard = made()
+    assert ask(guard, b'{"prompt": ', then="more")[0] is None
+    assert app.bodies == []
+
+
+def deep(depth, field="lz_penalty"):
+    return f'{{"prompt": "a", "{field}": {"[" * depth}{"]" * depth}}}'.encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"[]", "must be a JSON object"),
+        (b"\xff\xfe{\x00}\x00", "not JSON in UTF-8"),
+        ('{"lz_penalty": 1}'.encode("utf-16"), "not JSON in UTF-8"),
+        (b'{"lz_penalty": "\xed\xa0\x80"}', "not JSON in UTF-8"),
+        (b'{"lz_penalty": "\\ud800"}', "lz_penalty = '\\ud800'"),
+        (b'{"lz_penalty": NaN}', "lz_penalty = nan"),
+        (b'{"lz_penalty": -Infinity}', "lz_penalty = -inf"),
+        (b'{"lz_penalty": %s}' % (b"9" * 65), "an integer of 65 digits"),
+        (b'{"n": %s}' % (b"9" * 100_000), "an integer of 100000 digits"),
+        (deep(100), "lz_penalty = [[[[...]]]]"),
+        (deep(1_000), None),
+        (deep(5_000), None),
+        (deep(100_000), f"more than {MAX_VALUES} values"),
+        (b"[" * 100_000, f"more than {MAX_VALUES} values"),
+        (b'{"a":' * 5_000, None),
+        (b"[" + b"0," * 10_000 + b"0]", f"more than {MAX_VALUES} values"),
+        (b"{" + b",".join(b'"%d":""' % at for at in range(10_000)) + b"}", f"more than {MAX_VALUES} values"),
+        (b'{"a": "' + b'\\"' * 5_000 + b'", "b": [' + b"0," * 9_000 + b"0]}", f"more than {MAX_VALUES} values"),
+        (b'{"a": "' + b"\\\\" * 5_000 + b'", "b": [' + b"0," * 9_000 + b"0]}", f"more than {MAX_VALUES} values"),
+        (b'{"a": "' + b"\\n" * (MAX_MARKS + 1) + b'"}', "commas, opening brackets and backslashes"),
+    ],
+    ids=range(22),
+)
+def test_bodies_that_are_refused(body, message):
+    app, guard = made()
+    status, answer, _ = ask(guard, body)
+    assert (status, app.bodies) == (400, [])
+    told = json.loads(answer)["error"]["message"]
+    assert len(told) < 700
+    assert message is None or message in told
+
+
+def test_hostile_fields_are_refused():
+    app, guard = made()
+    for what, fields in hostile().items():
+        if " deep" in what or "100,000 digits" in what:
+            continue  # Python does not write them; above they are bytes
+        status, answer, _ = ask(guard, json.dumps({"prompt": "a"} | fields).encode())
+        assert status in (400, 413), what
+        assert len(answer) < 1_000
+    assert app.bodies == []
+
+
+def test_long_prompts_pass():
+    english = "It was, as they say, a dark and stormy night; \\ \"quoted\" [1], {x}: 'no'.\n" * 7_500  # 128k tokens
+    code = "def f(a, b):\n\treturn {'a': [a, b], \"b\": (a, b)}\n" * 9_000
+    messages = [{"role": "user", "content": [{"type": "text", "text": f"{at}"}]} for at in range(1_000)]
+    app, guard = made()
+    for given in ({"prompt": english}, {"prompt": code}, {"prompt": "読書" * 150_000}, {"messages": messages}):
+        body = json.dumps(given | {"lz_preset": "guarded"}, ensure_ascii=False).encode()
+        assert ask(guard, body)[0] == 200
+        assert app.bodies.pop() == body
+        assert app.configs.pop() == LZPenaltyConfig.guarded()
+
+
+# ---------------------------------------------------------------- over sockets
+
+
+@contextmanager
+def serving(guard):
+    config = uvicorn.Config(guard, port=0, http=Connection, lifespan="off", log_level="error", timeout_keep_alive=5)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        yield server.servers[0].sockets[0].getsockname()
+    finally:
+        server.should_exit = True
+        thread.join(30)
+
+
+def request(length, key=KEY):
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n"
+    return head.encode() + b"Authorization: Bearer " + key + b"\r\n\r\n"
+
+
+def answer(client):
+    """Everything until the server closes the connection."""
+    client.settimeout(20)
+    parts = []
+    while part := client.recv(65_536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def test_connections_that_wait_are_closed(monkeypatch):
+    monkeypatch.setattr(llama_requests, "HEADER_SECONDS", 0.3)
+    monkeypatch.setattr(llama_requests, "BODY_SECONDS", 0.3)
+    app, guard = made()
+    with serving(guard) as address:
+        with socket.create_connection(address) as client:  # says nothing
+            assert answer(client) == b""
+        with socket.create_connection(address) as client:  # half of the headers
+            client.sendall(request(2)[:30])
+            assert answer(client) == b""
+        with socket.create_connection(address) as client:  # no body
+            client.sendall(request(2))
+            assert b" 408 " in answer(client).splitlines()[0]
+        with socket.create_connection(address) as client:  # no key, no body
+            client.sendall(request(1000, b"wrong"))
+            assert b" 401 " in answer(client).splitlines()[0]
+        with socket.create_connection(address) as client:  # too long
+            client.sendall(request(10**9))
+            assert b" 413 " in answer(client).splitlines()[0]
+        with socket.create_connection(address) as client:  # goes away
+            client.sendall(request(1000) + b"{")
+        with socket.create_connection(
+            address
+        ) as client:  # a second request on the same connection, half of its headers
+            client.sendall(request(2) + b"{}")
+            client.settimeout(20)
+            assert b" 200 " in client.recv(65_536)
+            client.sendall(request(2)[:30])
+            since = time.monotonic()
+            answer(client)
+            assert time.monotonic() - since < 4  # uvicorn alone: never
+    assert app.bodies == [b"{}"]
+
+
+def test_an_answer_may_take_longer_than_the_headers(monkeypatch):
+    monkeypatch.setattr(llama_requests, "HEADER_SECONDS", 0.1)
+
+    async def slow(scope, receive, send):
+        await asyncio.sleep(0.5)
+        await App()(scope, receive, send)
+
+    with serving(Guard(slow, ServerSettings(), KEY)) as address, socket.create_connection(address) as client:
+        client.sendall(request(2) + b"{}")
+        client.settimeout(20)
+        assert b" 200 " in client.recv(65_536)
