@@ -23,7 +23,7 @@ __all__ = ["CONFIG", "MAX_CONNECTIONS", "Connection", "Guard", "checked_key", "f
 
 MAX_BODY = 1024 * 1024  # bytes; a prompt of 128k tokens has about half of it
 MAX_MARKS = 131_072  # commas, opening brackets and backslashes of a body, wherever they are
-MAX_VALUES = 8_192  # values of a body: commas and opening brackets outside of its strings
+MAX_VALUES = 6_144  # values of a body: commas and opening brackets outside of its strings
 MAX_DIGITS = 64  # of an integer: Python takes quadratic time for long ones
 MAX_CONNECTIONS = 256
 BODY_SECONDS = 30.0  # for the whole body
@@ -127,7 +127,7 @@ def fields_of(body: bytes) -> dict[str, Any]:
     {'prompt': 'a', 'lz_penalty': 0.3}
     >>> fields_of(b"[" * 100_000)
     Traceback (most recent call last):
-    lz_penalty.errors.LZPenaltyError: the request's body has more than 8192 values. Send fewer.
+    lz_penalty.errors.LZPenaltyError: the request's body has more than 6144 values. Send fewer.
     """
     _check_structure(body)
     try:

@@ -1,0 +1,261 @@
+"""What our code adds to the handling of hostile requests: `python benchmarks/hostile.py`.
+
+Hostile settings go through every check of a request that this environment has: the functions that all engines share,
+vLLM's `validate_params`, SGLang's check, that of `transformers serve`, and whole bodies through the middleware of
+`serve-llama`. A case's time is the worst of several, in milliseconds of the CPU that the calling thread used: other
+processes do not count, garbage collections of what a check makes do. Ends with 1 where one of them exceeds the limit, or
+where bad fields were not refused. With `--out` the results of each environment are a section of the same file.
+SGLang on a CPU needs `PYTHONPATH=tests_sglang/sglang_on_cpu`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:] = [path for path in sys.path if Path(path).resolve() != ROOT / "benchmarks"]
+sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests")]
+
+from malformed import hostile  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+from benchmarks.workload import RESULTS, machine  # noqa: E402
+from lz_penalty import LZPenaltyConfig, LZPenaltyError  # noqa: E402
+from lz_penalty.engines.server import ServerSettings  # noqa: E402
+from lz_penalty.policy import settings_from_request  # noqa: E402
+
+LIMIT = 10.0  # milliseconds
+REPEATS = 7
+PART = 65_536  # bytes of a body that uvicorn hands over at once
+ENGINES = ("vllm", "sglang", "llama_cpp", "mlx", "transformers")
+
+Read = Callable[[dict[str, Any]], Any]
+
+
+# ---------------------------------------------------------------- fields
+
+
+def readers() -> dict[str, Read]:
+    """All checks of a request's fields that can run here; each raises for a bad request."""
+    found: dict[str, Read] = {
+        "from_request": LZPenaltyConfig.from_request,
+        "settings_from_request": settings_from_request,
+        "settings_of": ServerSettings().settings_of,
+    }
+    if find_spec("vllm"):
+        found["vLLM"] = _vllm()
+    elif find_spec("sglang"):
+        found["SGLang"] = _sglang()
+    elif find_spec("transformers") and find_spec("fastapi") and not find_spec("llama_cpp"):
+        found["transformers serve"] = _transformers()
+    return found
+
+
+def _vllm() -> Read:
+    from vllm import SamplingParams
+
+    from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
+
+    params = SamplingParams()
+
+    def read(fields: dict[str, Any]) -> None:
+        params.extra_args = fields
+        LZPenaltyLogitsProcessor.validate_params(params)
+
+    return read
+
+
+def _sglang() -> Read:
+    from lz_penalty.engines.sglang.checks import settings_of
+
+    return lambda fields: settings_of(SimpleNamespace(custom_params=fields))
+
+
+def _transformers() -> Read:
+    from lz_penalty.engines.transformers.serving import _validate_request
+
+    validate = _validate_request(lambda self, body: None)
+    return lambda fields: validate(None, fields)
+
+
+def of_fields(read: Read, fields: dict[str, Any]) -> dict[str, Any]:
+    """The worst time of a check, and how it ended."""
+    times, ended = [], ""
+    for _ in range(REPEATS):
+        since = time.thread_time()
+        try:
+            read(fields)
+            ended = "accepted"
+        except Exception as error:  # LZPenaltyError, or what an engine makes of it
+            ended = type(error).__name__
+            refused = isinstance(error, LZPenaltyError) or getattr(error, "status_code", None) == 400
+        times.append((time.thread_time() - since) * 1e3)
+    return {
+        "ms": round(max(times), 3),
+        "ended": ended,
+        "holds": max(times) <= LIMIT and ended != "accepted" and refused,
+    }
+
+
+# ---------------------------------------------------------------- bodies
+
+
+def bodies() -> dict[str, bytes]:
+    """Bodies of requests that are made to take long: too much of something, or as much as just passes."""
+    from lz_penalty.engines.llama_requests import MAX_BODY, MAX_MARKS, MAX_VALUES
+
+    def string(of: bytes, more: bytes = b"") -> bytes:
+        return b'{"prompt": "' + of + b'"' + more + b"}"
+
+    def array(of: bytes, count: int) -> bytes:
+        return b'{"prompt": [' + b",".join([of] * count) + b"]}"
+
+    room, few = MAX_BODY - 100, MAX_VALUES - 4
+    half = b"," * (MAX_MARKS // 2)
+    raw = {
+        "as long as it may be": string(b"x" * room),
+        "Japanese": string("読".encode() * (room // 3)),
+        "as many \\n as there may be": string(b"\\n" * (MAX_MARKS - 3)),
+        "as many x\\n as there may be": string(b"x\\n" * (MAX_MARKS - 3)),
+        "commas and quotes in a string": string(half + b'x\\"' * (MAX_MARKS // 2 - 3)),
+        "commas and backslashes in a string": string(half + b"x\\\\" * (MAX_MARKS // 4 - 3)),
+        "\\u escapes": string(b"\\u0041" * (MAX_MARKS - 3)),
+        "lone surrogates": string(b"\\ud800" * (MAX_MARKS - 3)),
+        "too many \\n": string(b"\\n" * (room // 2)),
+        "a string of commas": string(b"," * room),
+        "a string of brackets": string(b"[" * room),
+        "as many numbers as there may be": array(b"1.2345678901234567890123e-300", few),
+        "as many integers as there may be": array(b"9" * 64, few),
+        "as many lists as there may be": array(b"[]", few // 2),
+        "as many objects as there may be": array(b'{"a":0}', few // 2),
+        "as many names as there may be": b"{" + b",".join(b'"%0110x":1' % at for at in range(few)) + b"}",
+        "numbers and a long string": string(b"x" * (room // 2), b', "n": ' + array(b"1.234567890123456789e-300", few)),
+        "100,000 names": b"{" + b",".join(b'"%x":1' % at for at in range(100_000)) + b"}",
+        "100,000 names of ours": b"{" + b",".join(b'"lz_%x":1' % at for at in range(80_000)) + b"}",
+        "100,000 token ids": array(b"12345", 100_000),
+        "100,000 lists": array(b"[]", 100_000),
+        "integers of 4,300 digits": array(b"9" * 4_300, room // 4_301),
+        "an integer of 1,000,000 digits": array(b"9" * (room - 50), 1),
+        "a number of 1,000,000 digits": array(b"0." + b"9" * (room - 50), 1),
+        "nested 900 deep, again and again": array(b"[" * 900 + b"]" * 900, few // 901),
+        "nested 1,000 deep": b'{"lz_penalty": ' + b"[" * 1_000 + b"]" * 1_000 + b"}",
+        "nested 8,000 deep": b'{"lz_penalty": ' + b"[" * 8_000 + b"]" * 8_000 + b"}",
+        "nested 100,000 deep": b'{"lz_penalty": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        "1,000,000 opened brackets": b"[" * room,
+        "1,000,000 quotes": b'"' * room,
+        "1,000,000 spaces": b"{" + b" " * room + b"}",
+        "1,000,000 lines, and a mistake": b"\n" * room + b"!",
+        "UTF-16": string(b"x" * (room // 2 - 50)).decode().encode("utf-16"),
+        "not UTF-8": string(b"x" * (room - 50) + b"\xff"),
+        "10 MB": b" " * 10_000_000,
+    }
+    fields = {}
+    for what, given in hostile().items():
+        with suppress(ValueError, RecursionError):  # Python does not write it; `raw` has its like
+            fields[f"field: {what}"] = json.dumps({"prompt": "a"} | given).encode()
+    return raw | fields
+
+
+def of_body(body: bytes) -> dict[str, Any]:
+    """The worst time of the middleware of `serve-llama` for a body, and the status of its answer."""
+    from lz_penalty.engines.llama_requests import Guard
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200})
+
+    guard = Guard(app, ServerSettings(), b"key")
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/completions",
+        "headers": [(b"authorization", b"Bearer key")],
+    }
+
+    async def once() -> tuple[float, int]:
+        parts = [body[at : at + PART] for at in range(0, len(body), PART)]
+        parts.reverse()
+        sent = []
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": parts.pop(), "more_body": bool(parts)}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        since = time.thread_time()
+        await guard(scope, receive, send)
+        return (time.thread_time() - since) * 1e3, sent[0]["status"]
+
+    ended = [asyncio.run(once()) for _ in range(REPEATS)]
+    worst, status = max(ms for ms, _ in ended), ended[0][1]
+    return {"ms": round(worst, 3), "ended": str(status), "holds": worst <= LIMIT}
+
+
+# ---------------------------------------------------------------- all
+
+
+def measure() -> list[dict[str, Any]]:
+    checks, cases = readers(), hostile()
+    gc.collect()
+    gc.freeze()  # all these cases are not in a server at once
+    rows = []
+    for case, fields in cases.items():
+        for path, read in checks.items():
+            rows.append({"path": path, "case": case, **of_fields(read, fields)})
+    if find_spec("llama_cpp"):
+        for case, body in bodies().items():
+            rows.append({"path": "serve-llama", "case": case, **of_body(body)})
+    return rows
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    for of_bodies in (False, True):
+        chosen = [row for row in rows if (row["path"] == "serve-llama") is of_bodies]
+        if not chosen:
+            continue
+        paths = list(dict.fromkeys(row["path"] for row in chosen))
+        table = Table("ms, the worst of several", *paths, "ended with")
+        for case in dict.fromkeys(row["case"] for row in chosen):
+            of_case = [row for row in chosen if row["case"] == case]
+            cells = [f"{row['ms']:.2f}{'' if row['holds'] else ' FAILS'}" for row in of_case]
+            table.add_row(case, *cells, ", ".join(sorted({row["ended"] for row in of_case})))
+        Console(width=160).print(table)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--out", type=Path, help=f"a JSON file such as {RESULTS.name}/hostile.json; its other sections are kept"
+    )
+    out = parser.parse_args().out
+    rows = measure()
+    show(rows)
+    worst = max(rows, key=lambda row: row["ms"])
+    failed = [row for row in rows if not row["holds"]]
+    print(f"worst: {worst['ms']:.2f} ms ({worst['path']}, {worst['case']}); limit {LIMIT:g} ms; {len(failed)} failed")
+    if out is not None:
+        stored = json.loads(out.read_text()) if out.exists() else {}
+        here = next(name for name in ENGINES if find_spec(name))
+        stored["limit_ms"] = LIMIT
+        ms: dict[str, dict[str, float]] = {}
+        for row in rows:
+            ms.setdefault(row["path"], {})[row["case"]] = row["ms"]
+        stored.setdefault("environments", {})[here] = {"machine": machine(), "failed": failed, "worst": worst, "ms": ms}
+        out.write_text(json.dumps(stored, indent=1) + "\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
