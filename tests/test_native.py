@@ -1,5 +1,6 @@
 """The C header equals the reference, through ctypes; its build is safe; sanitizers find nothing."""
 
+import ctypes
 import logging
 import os
 import subprocess
@@ -184,6 +185,54 @@ def test_a_cache_that_others_can_write_is_refused(tmp_path, monkeypatch):
         building.build("library.c", include_dir())
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o757])
+def test_a_cache_in_a_folder_that_others_can_write_is_refused(tmp_path, monkeypatch, mode):
+    """Who can write to a folder above the cache can put another library in its place."""
+    monkeypatch.setenv(building.CACHE_VARIABLE, str(tmp_path / "shared" / "mine" / "c"))
+    library = building.build("library.c", include_dir())
+    (tmp_path / "shared").chmod(mode)
+    with pytest.raises(BackendUnavailableError, match=r"shared belongs .* can be written by others .*chmod go-w"):
+        building.build("library.c", include_dir())
+    (tmp_path / "shared").chmod(mode | 0o1000)  # sticky, as /tmp
+    assert building.build("library.c", include_dir()) == library
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
+def test_a_cache_in_a_folder_of_another_user_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv(building.CACHE_VARIABLE, str(tmp_path / "theirs" / "c"))
+    building.build("library.c", include_dir())
+    os.chown(tmp_path / "theirs", 65534, 65534)
+    with pytest.raises(BackendUnavailableError, match="theirs belongs to another user"):
+        building.build("library.c", include_dir())
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs names for descriptors")
+def test_what_was_checked_is_loaded(tmp_path, monkeypatch):
+    """A folder that takes the cache's place after the check is not looked at."""
+    monkeypatch.setenv(building.CACHE_VARIABLE, str(tmp_path / "c"))
+    (tmp_path / "one.c").write_text("int one(void) { return 1; }\n")
+    library = building.build("one.c", tmp_path)
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "one.c").write_text("int one(void) { return 666; }\n")
+    other = building.build("one.c", tmp_path / "two").read_bytes()
+
+    def swap_and_load(name):
+        (tmp_path / "c").rename(tmp_path / "old")
+        (tmp_path / "c").mkdir()
+        library.write_bytes(other)
+        return ctypes.CDLL(name)
+
+    assert building.load("one.c", tmp_path, swap_and_load).one() == 1
+
+
+def test_libraries_are_told_apart(tmp_path, monkeypatch):
+    """The loader knows libraries by their names, and the numbers of descriptors are used again."""
+    monkeypatch.setenv(building.CACHE_VARIABLE, str(tmp_path / "c"))
+    for number in range(3):
+        (tmp_path / "number.c").write_text(f"int number(void) {{ return {number}; }}\n")
+        assert building.load("number.c", tmp_path).number() == number
+
+
 def test_what_does_not_compile_is_told_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv(building.CACHE_VARIABLE, str(tmp_path / "c"))
     (tmp_path / "bad.c").write_text("int one(void) { return\n")
@@ -192,8 +241,17 @@ def test_what_does_not_compile_is_told_and_leaves_nothing(tmp_path, monkeypatch)
     assert not list((tmp_path / "c").iterdir())
 
 
-@pytest.mark.parametrize("changes", [{"CC": "no-such-compiler"}, {"PATH": "/nowhere"}])
-def test_without_a_compiler_there_is_a_message_and_none(changes, tmp_path):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"CC": "no-such-compiler"}, "found: install a C compiler"),
+        ({"PATH": "/nowhere"}, "found: install a C compiler"),
+        ({"CC": 'gcc "-O2'}, "is no command (No closing quotation): set CC to a compiler"),
+        ({"CC": "gcc \\"}, "is no command (No escaped character): set CC to a compiler"),
+        ({"CC": " "}, "found: install a C compiler"),
+    ],
+)
+def test_without_a_compiler_there_is_a_message_and_none(changes, message, tmp_path):
     code = (
         "import logging; logging.basicConfig()\n"
         "from lz_penalty import LZPenaltyConfig\n"
@@ -203,7 +261,7 @@ def test_without_a_compiler_there_is_a_message_and_none(changes, tmp_path):
     environment = {key: value for key, value in os.environ.items() if key != "CC"}
     environment |= {building.CACHE_VARIABLE: str(tmp_path)} | changes
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert "found: install a C compiler" in done.stderr
+    assert message in done.stderr
 
 
 def test_a_library_that_cannot_be_loaded_is_told(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import itertools
 import os
 import platform
 import shlex
@@ -11,30 +12,55 @@ import shutil
 import stat
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from lz_penalty.errors import BackendUnavailableError
+from lz_penalty.errors import BackendUnavailableError, show
+from lz_penalty.files import why_others_may_change
 
 __all__ = ["CACHE_VARIABLE", "build", "load"]
 
 CACHE_VARIABLE = "LZ_PENALTY_CACHE"
 _FLAGS = ("-std=c99", "-O2", "-fPIC", "-shared")
 _SECONDS = 120
+_LOADS = itertools.count()
 
 
 def load(source: str, folder: Path, kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL:
-    """The same as `build`, loaded; as `ctypes.PyDLL` where its functions need the interpreter's lock.
+    """The library that `build` makes, loaded; as `ctypes.PyDLL` where its functions need the interpreter's lock.
 
     Raises:
         BackendUnavailableError: as `build`; or it cannot be loaded, as from a file system that allows no programs.
     """
     path = build(source, folder)
     try:
-        return kind(str(path))
+        with _checked(path) as name:
+            return kind(name)
     except OSError as error:
         raise BackendUnavailableError(
             f"{path} cannot be loaded ({error}): remove it, or set {CACHE_VARIABLE} to a folder from which programs may run."
         ) from error
+
+
+@contextmanager
+def _checked(path: Path) -> Iterator[str]:
+    """A name of the library under which nobody else can put another one between the check and the load.
+
+    On Linux it goes through an open descriptor of the cache's folder, which was checked and which stays the same folder
+    whatever happens to its path. The loader takes equal names for equal libraries, and numbers of descriptors are used
+    again: a different number of "./" makes every name a new one. Elsewhere the name is the path: `build` has refused
+    parents that others can write.
+    """
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        for about in (os.fstat(descriptor), os.stat(path.name, dir_fd=descriptor, follow_symlinks=False)):
+            if about.st_uid != os.geteuid() or about.st_mode & 0o022 or stat.S_ISLNK(about.st_mode):
+                raise BackendUnavailableError(f"{path} was changed by another user: set {CACHE_VARIABLE}.")
+        name = f"/proc/self/fd/{descriptor}/{'./' * next(_LOADS)}{path.name}"
+        yield name if os.path.exists(name) else str(path)
+    finally:
+        os.close(descriptor)
 
 
 def build(source: str, folder: Path) -> Path:
@@ -54,7 +80,7 @@ def build(source: str, folder: Path) -> Path:
         key.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
     cache = _cache()
     target = cache / f"{Path(source).stem}-{key.hexdigest()[:32]}.so"
-    if not target.exists():
+    if not os.path.lexists(target):
         _compile(compiler, folder / source, target)
     _refuse_unless_ours(target)
     return target
@@ -64,22 +90,27 @@ def _compiler() -> list[str]:
     """The compiler's command; a full path first, so that the cache's key names it."""
     given = os.environ.get("CC")
     for name in [given] if given else ["cc", "gcc", "clang"]:
-        command = shlex.split(name)
+        try:
+            command = shlex.split(name)
+        except ValueError as error:  # an open quote
+            raise BackendUnavailableError(f"CC = {show(given)} is no command ({error}): set CC to a compiler.") from None
         path = shutil.which(command[0]) if command else None
         if path:
             return [path, *command[1:]]
-    asked = f"CC = {given!r} was not found" if given else "neither cc, gcc nor clang was found"
+    asked = f"CC = {show(given)} was not found" if given else "neither cc, gcc nor clang was found"
     raise BackendUnavailableError(
         f"{asked}: install a C compiler (Debian: apt install gcc, macOS: xcode-select --install) or set CC to one."
     )
 
 
 def _cache() -> Path:
-    """The cache's folder, made if need be, readable and writable by nobody else."""
+    """The cache's folder, made if need be, which nobody else can write to or replace."""
     given = os.environ.get(CACHE_VARIABLE)
     try:
         cache = Path(given or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "lz-penalty"))
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not cache.is_symlink():  # refused below
+            cache = cache.resolve(strict=True)
     except (OSError, RuntimeError) as error:  # the latter where the user has no home
         raise BackendUnavailableError(
             f"the cache cannot be made ({error}): set {CACHE_VARIABLE} to a folder."
@@ -89,14 +120,14 @@ def _cache() -> Path:
 
 
 def _refuse_unless_ours(path: Path) -> None:
-    """Raise where another user owns the path or may write to it: what lies there would be loaded and run."""
-    about = path.lstat()
-    if stat.S_ISLNK(about.st_mode):
-        raise BackendUnavailableError(f"{path} is a link: remove it, or set {CACHE_VARIABLE} to a folder of your own.")
-    if about.st_uid != os.geteuid() or about.st_mode & 0o022:
+    """Raise where another user may change what is at the path: it would be loaded and run."""
+    try:
+        reason = why_others_may_change(path)
+    except OSError as error:
+        reason = f"{path} cannot be looked at ({error})"
+    if reason:
         raise BackendUnavailableError(
-            f"{path} belongs to another user or can be written by others (owner {about.st_uid}, mode "
-            f"{stat.S_IMODE(about.st_mode):o}): make it yours alone (chmod go-w), or set {CACHE_VARIABLE}."
+            f"{reason}: make it yours alone (chmod go-w), or set {CACHE_VARIABLE} to a folder of your own."
         )
 
 
@@ -107,7 +138,9 @@ def _compile(compiler: list[str], source: Path, target: Path) -> None:
         descriptor, name = tempfile.mkstemp(suffix=".so", dir=target.parent)
         os.close(descriptor)
         command = [*compiler, *_FLAGS, str(source), "-o", name, "-lm"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False
+        )
         if done.returncode:
             errors = [line for line in done.stderr.splitlines() if "error" in line] or [f"exit code {done.returncode}"]
             raise BackendUnavailableError(f"{' '.join(compiler)} could not compile {source.name}: {errors[0]}")
