@@ -1,12 +1,24 @@
 """What `lz-penalty detect` reads and says of documents, function by function."""
 
+import ast
+import contextlib
+import io
+import lzma
+import random
+import re
+import subprocess
+import sys
+import zlib
 from collections import Counter
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from documents import BROKEN, COMPRESS, FINE, LOOP, fill, lines, write_broken
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lz_penalty.detection import parquet_rows
 from lz_penalty.detection.records import Problem, Reading, Record, Span, decode, read
 from lz_penalty.detection.scan import Document, Scan, scan
 from lz_penalty.detection.substrings import paper20
@@ -95,3 +107,113 @@ def test_the_bar_sees_every_byte(folder):
     for name in ("some.jsonl", "loop.txt"):
         list(scan([str(folder / name)], Scan(), tick=seen.append))
     assert sum(seen) == sum((folder / name).stat().st_size for name in ("some.jsonl", "loop.txt"))
+
+
+# ---------------------------------------------------------------- small files that stand for much
+
+LONG = "No! " * 250_000  # a megabyte
+SAME = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 400, pyarrow.int32()), pyarrow.array([LONG]))
+WHOLE = {"dictionary_pagesize_limit": 2**30, "store_schema": False}
+PLAIN = {"use_dictionary": False}
+
+
+def one_list(values):
+    return pyarrow.ListArray.from_arrays(pyarrow.array([0, len(values)], pyarrow.int32()), values)
+
+
+# The column, the field, how it is written, and the number of documents that can be read; else the file is refused.
+BOMBS = {
+    "equal rows": (lambda: SAME, "text", WHOLE, 400),
+    "equal rows with Arrow's own type": (lambda: SAME, "text", WHOLE | {"store_schema": True}, 400),
+    "equal beginnings": (lambda: [LONG] * 400, "text", PLAIN | {"column_encoding": "DELTA_BYTE_ARRAY"}, 400),
+    "one page": (lambda: ["x" * 400_000_000], "text", PLAIN, None),
+    "equal texts in a list": (lambda: one_list(SAME), "text.0", WHOLE, 1),
+    "texts in a list": (lambda: [[LONG] * 400], "text.0", PLAIN, None),
+    "nulls in a list": (lambda: one_list(pyarrow.nulls(20_000_000, pyarrow.int64())), "text.0", PLAIN, None),
+}
+
+
+def peak(source, field: str) -> tuple[int, list[str], int]:
+    """How many documents of at most 1 MiB a process finds in a file, its problems, and the megabytes that it needed."""
+    code = (
+        "import sys\n"
+        "from lz_penalty.detection.records import Problem, Reading, read\n"
+        "found, problems = 0, []\n"
+        "for record in read(sys.argv[1], Reading(field=sys.argv[2], max_record=2**20)):\n"
+        "    found += not isinstance(record, Problem)\n"
+        "    problems += [str(record)] if isinstance(record, Problem) else []\n"
+        "(line,) = [line for line in open('/proc/self/status') if line.startswith('VmHWM:')]\n"
+        "print([found, problems, int(line.split()[1]) // 1024])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, source, field], capture_output=True, text=True, check=True)
+    return tuple(ast.literal_eval(done.stdout))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="measures memory as Linux tells it")
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_small_parquet_file_cannot_take_much_memory(tmp_path, name):
+    column, field, options, documents = BOMBS[name]
+    file = tmp_path / "bomb.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": column()}), file, compression="zstd", **options)
+    assert file.stat().st_size < 100_000
+    found, problems, megabytes = peak(str(file), field)
+    assert megabytes < 250
+    if documents is None:
+        assert (found, len(problems)) == (0, 1)
+        assert re.search(
+            r"column 'text' takes up to [\d,]+ bytes at once in row group 1, .*; raise --max-record", problems[0]
+        )
+    else:
+        assert (found, problems) == (documents, [])
+
+
+def test_a_small_xz_file_cannot_take_much_memory(tmp_path):
+    """The header says how much of the text the decoder keeps in memory: here 1.5 GiB."""
+    data = bytearray(lzma.compress(lines(FINE), filters=[{"id": lzma.FILTER_LZMA2, "preset": 0}]))
+    assert data[14:16] == b"\x21\x01"  # LZMA2, and one byte of settings: the size of the dictionary
+    data[16] = 37
+    data[20:24] = zlib.crc32(data[12:20]).to_bytes(4, "little")
+    (tmp_path / "bomb.jsonl.xz").write_bytes(data)
+    (problem,) = read(str(tmp_path / "bomb.jsonl.xz"), Reading())
+    assert isinstance(problem, Problem)
+    assert "Memory usage limit exceeded" in problem.message
+
+
+def test_xz_streams_may_follow_each_other(tmp_path):
+    (tmp_path / "x.jsonl.xz").write_bytes(lzma.compress(lines(LOOP)) + bytes(8) + lzma.compress(lines(FINE, LOOP)))
+    assert [bool(one.verdicts) for one in scan([str(tmp_path / "x.jsonl.xz")], Scan())] == [True, False, True]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 64, 65, 1_000])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_every_row_of_a_parquet_file_is_read_once(tmp_path, rows, version):
+    texts = [None if n % 50 == 49 else f"text {n} " * (n % 40) for n in range(1_500)]
+    table = pyarrow.table({"text": texts, "deep": [{"a": [{"b": text}] * 2} for text in texts]})
+    file = tmp_path / "x.parquet"
+    sizes = {"row_group_size": rows, "data_page_size": 500, "write_batch_size": 10}
+    pyarrow.parquet.write_table(table, file, data_page_version=version, **sizes)
+    for field in ("text", "deep.a.1.b", "deep.a.-1.b"):
+        read_texts = [None if isinstance(one, Problem) else one.data for one in read(str(file), Reading(field=field))]
+        assert read_texts == texts
+    assert all(isinstance(one, Problem) for one in read(str(file), Reading(field="deep.a.2.b")))
+    assert all(
+        "struct" in one.message or "no field" in one.message for one in read(str(file), Reading(field="deep.a.0"))
+    )
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_as_the_header_of_a_page(data):
+    """A header is read, or it is refused with an error that the reader names."""
+    with contextlib.suppress(ValueError):
+        parquet_rows._header(io.BytesIO(data), 0)
+
+
+@pytest.mark.parametrize("sizes", [[1], [5, 1, 7], [100, 1, 1, 1, 100], [3] * 50])
+@pytest.mark.parametrize("rows", [1, 2, 3, 10, 64])
+def test_the_most_that_some_rows_take(sizes, rows):
+    """Against all windows, one by one."""
+    rng = random.Random(0)
+    pages = [parquet_rows._Page(count, count, rng.randrange(1_000), 0) for count in sizes]
+    of_row = [number for number, count in enumerate(sizes) for _ in range(count)]
+    windows = [set(of_row[first : first + rows]) for first in range(len(of_row))]
+    assert parquet_rows._worst(pages, rows) == max(sum(pages[n].decoded(rows) for n in window) for window in windows)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from lz_penalty.checks import choice, integer
+from lz_penalty.detection.parquet_rows import column_texts, list_index
 from lz_penalty.errors import bad_value
 
 __all__ = [
@@ -40,7 +41,8 @@ FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": 
 BOM = b"\xef\xbb\xbf"
 # What a file that is missing, forbidden, broken or cut short raises; pyarrow's errors are among them.
 READ_ERRORS = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
-BATCH_BYTES = 4 * 2**20  # of Parquet rows decoded at once
+AT_ONCE = 64  # times the largest record: what may be decoded of a Parquet file at once
+XZ_MEMORY = 256 * 2**20  # for the history of an .xz file; `xz -9` takes 65 MiB
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Record:
-    """A document as it was read: a whole file, a line of JSON, or a row of a Parquet file; see `decode`."""
+    """A document as it was read: bytes of a whole file or a line of JSON, the text of a Parquet row; see `decode`."""
 
     source: str
     line: int | None
-    data: bytes | dict[str, Any]
+    data: bytes | str
 
     @property
     def blank(self) -> bool:
@@ -82,7 +84,7 @@ class Reading:
     Args:
         format: `text` (one document per file), `jsonl`, `parquet`, or `auto`: by the file's name, else text.
         field: where the text is in a JSON line or a Parquet row; dots go into objects, numbers into lists.
-        max_record: bytes of a text file or of a JSON line with all its fields, characters of a Parquet value.
+        max_record: bytes of a text file, of a JSON line with all its fields, or of a text in a Parquet file.
     """
 
     format: str = "auto"
@@ -92,8 +94,13 @@ class Reading:
     def __post_init__(self) -> None:
         choice("auto", "text", "jsonl", "parquet")("format", self.format)
         integer(1, 2**30)("max_record", self.max_record)
-        if not isinstance(self.field, str) or not all(self.field.split(".")) or len(self.field) > 1_000:
+        if not isinstance(self.field, str) or not all(map(_is_part, self.field.split("."))) or len(self.field) > 1_000:
             raise bad_value("field", self.field, "a name, or names and numbers with dots between, as choices.0.text")
+
+
+def _is_part(part: str) -> bool:
+    """Whether this can be a part of a field: no number with two signs, which is a slip of the finger."""
+    return bool(part) and not (part.startswith("--") and part.lstrip("-").isdecimal())
 
 
 @dataclass(frozen=True)
@@ -195,11 +202,48 @@ def _zstd(stream: IO[bytes]) -> IO[bytes]:
     return io.BufferedReader(pyarrow.CompressedInputStream(file, "zstd"), 2**18)
 
 
+class _Xz(io.RawIOBase):
+    """An .xz file; `lzma.open` takes as much memory as the file's header asks for, up to 4 GB."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self._decoder = stream, self._new()
+
+    def _new(self) -> lzma.LZMADecompressor:
+        return lzma.LZMADecompressor(memlimit=XZ_MEMORY)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = b""
+        while not data:
+            given = b""
+            if self._decoder.eof:  # another one may follow, after zeros
+                given = self._decoder.unused_data.lstrip(b"\0")
+                while not given:
+                    more = self._stream.read(2**16)
+                    if not more:
+                        return 0
+                    given = more.lstrip(b"\0")
+                self._decoder = self._new()
+            elif self._decoder.needs_input:
+                given = self._stream.read(2**16)
+                if not given:
+                    raise EOFError("Compressed file ended before the end-of-stream marker was reached")
+            data = self._decoder.decompress(given, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _xz(stream: IO[bytes]) -> IO[bytes]:
+    return io.BufferedReader(_Xz(stream), 2**18)
+
+
 OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {
     "": nullcontext,
     ".gz": gzip.open,
     ".bz2": bz2.open,
-    ".xz": lzma.open,
+    ".xz": _xz,
     ".zst": _zstd,
 }
 
@@ -248,29 +292,32 @@ def _skip_line(stream: IO[bytes]) -> int:
 
 
 def _rows(stream: IO[bytes], source: str, reading: Reading, _: Span | None) -> Iterator[Record | Problem]:
-    import pyarrow.parquet as parquet
+    for number, found in enumerate(column_texts(stream, reading.field, AT_ONCE * reading.max_record), 1):
+        if not isinstance(found, memoryview):
+            column = reading.field.split(".")[0]
+            yield Problem(source, number, _no_text(found, reading, f"its column: {column}"))
+        elif len(found) > reading.max_record:
+            yield _too_long(source, number, reading)
+        else:
+            try:
+                yield Record(source, number, str(found, "utf-8"))
+            except UnicodeDecodeError as error:
+                yield Problem(source, number, _not_utf8(found[error.start]))
 
-    column = reading.field.split(".")[0]
-    with parquet.ParquetFile(stream, pre_buffer=False) as file:
-        if column not in file.schema_arrow.names:
-            raise ValueError(f"it has no column {column!r}; its columns are {', '.join(file.schema_arrow.names)[:200]}")
-        rows = _rows_at_once(file.metadata)
-        number = 0
-        for batch in file.iter_batches(batch_size=rows, columns=[column], use_threads=False):
-            for row in batch.to_pylist():
-                number += 1
-                yield Record(source, number, row)
+
+def _not_utf8(byte: int) -> str:
+    return f"not UTF-8 (byte {byte:#04x}); convert the file."
 
 
-def _rows_at_once(metadata: Any) -> int:
-    """So many rows that, at the mean size in the group with the largest, they stay small."""
-    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    mean = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=1)
-    return max(1, min(1_024, BATCH_BYTES // max(1, mean)))
+def _no_text(kind: str | None, reading: Reading, fields: str) -> str:
+    said = "there is no" if kind is None else f"{kind}, not text, in"
+    return f"{said} field {reading.field!r} ({fields}); choose one with --field."
 
 
 def decode(record: Record, reading: Reading) -> str | Problem:
     """The text of a document, or what is wrong with it."""
+    if isinstance(record.data, str):
+        return record.data
     found = parse(record)
     if isinstance(found, Problem):
         return found
@@ -278,23 +325,20 @@ def decode(record: Record, reading: Reading) -> str | Problem:
         return found.removesuffix("\r\n" if found.endswith("\r\n") else "\n")  # it ends the file, not the text
     text = dig(found, reading.field)
     if not isinstance(text, str):
-        said = "there is no" if text is None else f"{type(text).__name__}, not text, in"
-        hint = f"{said} field {reading.field!r} ({fields_of(found)}); choose one with --field."
-        return Problem(record.source, record.line, hint)
-    if len(text) > reading.max_record:
-        return _too_long(record.source, record.line, reading)
+        kind = None if text is None else type(text).__name__
+        return Problem(record.source, record.line, _no_text(kind, reading, fields_of(found)))
     return text
 
 
 def parse(record: Record) -> Any | Problem:
-    """What a line of JSON or a row says, or the text of a whole file; or what is wrong with it."""
-    if isinstance(record.data, dict):
-        return record.data
+    """What a line of JSON says, or the text of a whole file; or what is wrong with it."""
+    data = record.data
+    assert isinstance(data, bytes)  # a row of a Parquet file needs no parsing
     try:
-        text = record.data.removeprefix(BOM).decode("utf-8")
+        text = data.removeprefix(BOM).decode("utf-8")
     except UnicodeDecodeError as error:
-        line = record.line or record.data.count(b"\n", 0, error.start) + 1
-        return Problem(record.source, line, f"not UTF-8 (byte {record.data[error.start]:#04x}); convert the file.")
+        line = record.line or data.count(b"\n", 0, error.start) + 1
+        return Problem(record.source, line, _not_utf8(data[error.start]))
     if record.line is None:
         return text
     try:
@@ -313,8 +357,8 @@ def dig(found: Any, field: str) -> Any:
     for name in field.split("."):
         if isinstance(found, dict):
             found = found.get(name)
-        elif isinstance(found, list) and name.lstrip("-").isdecimal() and -len(found) <= int(name) < len(found):
-            found = found[int(name)]
+        elif isinstance(found, list) and (index := list_index(name, len(found))) is not None:
+            found = found[index]
         else:
             return None
     return found

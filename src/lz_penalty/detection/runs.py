@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 try:
-    import numba
-except ImportError:
+    from lz_penalty.kernels.compiling import compiled
+except ImportError:  # no Numba
     COMPILED = False
 else:
     COMPILED = True
@@ -32,7 +32,7 @@ __all__ = ["COMPILED", "find_runs"]
 
 
 def _compiled(function: Any) -> Any:
-    return numba.njit(cache=True, nogil=True)(function) if COMPILED else function
+    return compiled(function) if COMPILED else function
 
 
 def find_runs(items: np.ndarray, min_copies: float, min_length: int) -> list[tuple[int, int, int]]:

@@ -162,8 +162,7 @@ def _batches(records: Iterator[Record | Problem]) -> Iterator[list[Record | Prob
 
 
 def _size(record: Record | Problem) -> int:
-    data = None if isinstance(record, Problem) else record.data
-    return 1_000 + (len(data) if isinstance(data, bytes) else sum(len(str(value)) for value in (data or {}).values()))
+    return 1_000 + (0 if isinstance(record, Problem) else len(record.data))
 
 
 def judged(results: Iterable[Document | Problem], judge: Judge) -> Iterator[Document | Problem]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import numba
+from functools import partial
+
 import numpy as np
 
 from lz_penalty import packing as col
 from lz_penalty.config import MAX_BUFFER, MAX_WINDOW
 from lz_penalty.kernels import store_newest
+from lz_penalty.kernels.compiling import compiled
 
 MODE, WINDOW, BUFFER, MIN_MATCH, LOOP_WINDOW = col.MODE, col.WINDOW, col.BUFFER, col.MIN_MATCH, col.LOOP_WINDOW
 EXEMPT_BEGIN, EXEMPT_END, STRENGTH, ESCALATION = col.EXEMPT_BEGIN, col.EXEMPT_END, col.STRENGTH, col.ESCALATION
@@ -48,7 +50,7 @@ def _int64(vector):
     return _NOTHING if vector is None else vector.astype(np.int64, copy=False)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _apply(
     logits,
     token_ids,
@@ -146,19 +148,19 @@ def _apply(
                 logits[row, tokens[i]] = new[i]
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@partial(compiled, inline="always")
 def _moved(original, change, largest):
     """`original + change`; a finite logit stays finite, -inf and NaN stay as they are."""
     return max(original + change, -largest) if np.isfinite(original) else original
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _contains(ascending, token):
     i = np.searchsorted(ascending, token)
     return i < len(ascending) and ascending[i] == token
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _trailing_runs(newest_first, recent, looped, run):
     """Fill `run[p]` for the periods `p` below `recent`, and find the loop among the last `looped` tokens.
 

@@ -93,7 +93,9 @@ def _compiler() -> list[str]:
         try:
             command = shlex.split(name)
         except ValueError as error:  # an open quote
-            raise BackendUnavailableError(f"CC = {show(given)} is no command ({error}): set CC to a compiler.") from None
+            raise BackendUnavailableError(
+                f"CC = {show(given)} is no command ({error}): set CC to a compiler."
+            ) from None
         path = shutil.which(command[0]) if command else None
         if path:
             return [path, *command[1:]]
@@ -138,9 +140,7 @@ def _compile(compiler: list[str], source: Path, target: Path) -> None:
         descriptor, name = tempfile.mkstemp(suffix=".so", dir=target.parent)
         os.close(descriptor)
         command = [*compiler, *_FLAGS, str(source), "-o", name, "-lm"]
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False)
         if done.returncode:
             errors = [line for line in done.stderr.splitlines() if "error" in line] or [f"exit code {done.returncode}"]
             raise BackendUnavailableError(f"{' '.join(compiler)} could not compile {source.name}: {errors[0]}")
