@@ -224,11 +224,11 @@ def _queue(request: Any, params: dict[str, Any]) -> None:
     """Give the request these parameters, and what our hook gives it where there is a scheduler with a queue."""
     from sglang.srt.sampling.sampling_params import SamplingParams
 
-    from lz_penalty.engines.sglang import plugin
+    from lz_penalty.engines.sglang import hooks
 
     fields = dict(params.get("custom_params", {}))
     request.sampling_params = SamplingParams(temperature=0, ignore_eos=True, custom_params=fields or None)
-    plugin._before_queue(SimpleNamespace(tokenizer=None), request)
+    hooks._before_queue(SimpleNamespace(tokenizer=None), request)
 
 
 # ---------------------------------------------------------------- the check

@@ -1,20 +1,40 @@
 """A second plug-in, which looks over the shoulder of ours in a running engine.
 
 Rows without the penalty, or in shadow mode, or in a section without one, must keep their bits, or the scheduler dies.
-What happened is counted in the file `$SPYING`.
+What happened is counted in the file `$SPYING`. It can also break ours, as `$BREAKING` says, after SGLang has imported it.
 """
 
 import json
+import multiprocessing
 import os
+import sys
 from collections import Counter
 from pathlib import Path
 
 import torch
+from sglang.srt.plugins.hook_registry import HookRegistry
 
 from lz_penalty.engines.sglang.history import History
 
 _counts: Counter = Counter()
 _apply, _load = History.apply, History.load
+
+
+def a_module_is_missing():
+    sys.modules["lz_penalty.engines.sglang.hooks"] = None
+
+
+def a_hook_fails_in_a_child():
+    """SGLang logs that, and goes on."""
+    if multiprocessing.parent_process() is not None:
+        apply_target = HookRegistry._apply_target
+        HookRegistry._apply_target = lambda target, hooks: (
+            1 / ("ModelRunner" not in target) and apply_target(target, hooks)
+        )
+
+
+if "BREAKING" in os.environ:
+    globals()[os.environ["BREAKING"]]()
 
 
 def register():

@@ -1,54 +1,31 @@
-"""The plug-in: `register` is named in the entry points, and SGLang calls it in every process.
+"""What the entry point names: SGLang calls `register` in every process, and it registers `hooks`.
 
-    SamplingParams.verify             as a request arrives: bad settings become status 400
-    Scheduler._add_request_to_queue   as it reaches a scheduler: read its settings, once
-    ForwardBatch.init_new             before a forward pass: who is in it; with a policy, sample late (see `_sample_late`)
-    ModelRunner.sample                after it: penalise
-    Req.update_finish_state           of requests with a policy alone: see `watched`
-
-SGLang logs what a plug-in raises and goes on without it; a server that quietly lacks the penalty is worse than none, so
-`register` ends the process instead.
+SGLang logs what a plug-in raises, also while it is imported, and goes on without it. A server that quietly lacks the
+penalty is worse than none. So this module imports nothing that could fail, and everything else happens where an error
+ends the process: `SystemExit` is no `Exception`, and SGLang's main process ends when one of its children has.
 """
 
 from __future__ import annotations
 
-import inspect
-import logging
-import pkgutil
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
 
-import numpy as np
-import torch
-from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-
-from lz_penalty.engines.request_settings import RequestSettings, exempt_for_all
-from lz_penalty.engines.server import server_settings
-from lz_penalty.engines.sglang.history import History, Penalised
 from lz_penalty.errors import LZPenaltyError
-from lz_penalty.policy import RequestPolicy
 
-__all__ = ["is_registered", "register"]
+__all__ = ["errors_end_the_process", "is_registered", "register"]
 
-_LOGGER = logging.getLogger("lz_penalty")
-_REQUEST = "lz_penalty"  # attribute of a `Req`: `Penalised` or None
-_STEP = "lz_penalty_step"  # attribute of a `ForwardBatch`
-_HISTORY = "lz_penalty_history"  # attribute of a `ModelRunner`
-_AFTER_TOKEN = "sglang.srt.managers.schedule_batch.Req.update_finish_state"
-_process = SimpleNamespace(registered=False, tokenizer=None, asked=False)  # `asked`: some request wants the penalty
+_process = SimpleNamespace(registered=False)
 
 
 def register() -> None:
     """Called by SGLang: check the server's settings and register the hooks."""
-    try:
-        server_settings().without_stop_token()
-        _check_target(_AFTER_TOKEN, ("self", "new_accepted_len"))
-        for target, (hook, kind, parameters) in _HOOKS.items():
-            _check_target(target, parameters)
-            HookRegistry.register(target, hook, kind)
-    except (LZPenaltyError, ImportError, AttributeError) as error:
-        raise SystemExit(f"lz_penalty's plug-in for SGLang: {error}") from error
-    _process.registered = True
+    with errors_end_the_process():
+        from lz_penalty.engines.sglang import hooks
+
+        hooks.register()
+        _process.registered = True
 
 
 def is_registered() -> bool:
@@ -56,143 +33,16 @@ def is_registered() -> bool:
     return _process.registered
 
 
-def _check_target(target: str, parameters: tuple[str, ...]) -> None:
-    """Raise unless SGLang has this function, with these parameters first."""
-    owner, _, name = target.rpartition(".")
-    found = tuple(inspect.signature(getattr(pkgutil.resolve_name(owner), name)).parameters)
-    if found[: len(parameters)] != parameters:
-        raise LZPenaltyError(
-            f"{target}{found}: should begin with {parameters}. This version of SGLang is not known; name the plug-ins "
-            "that you do want in SGLANG_PLUGINS to start without this one."
-        )
-
-
-# ---------------------------------------------------------------- hooks
-
-
-def _after_verify(_: None, params: Any, *args: Any, **kwargs: Any) -> None:
-    from lz_penalty.engines.sglang.checks import settings_of
-
-    settings_of(params)
-
-
-def _before_queue(scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> None:
-    """Read the request's settings; what the arrival check has not seen (other front ends) is aborted with status 400."""
-    if hasattr(req, _REQUEST):  # retracted, and back again
-        return
-    request = None
+@contextmanager
+def errors_end_the_process() -> Iterator[None]:
+    """Turn any error into the end of this process, with a message that says how to start without the plug-in."""
     try:
-        request = _request(req, scheduler.tokenizer)
-    except LZPenaltyError as error:
-        req.set_finish_with_abort(str(error))
-    setattr(req, _REQUEST, request)
-    if request is not None:
-        _process.asked, _process.tokenizer = True, scheduler.tokenizer
-
-
-def _after_init_new(forward_batch: Any, _: type, batch: Any, model_runner: Any, *args: Any, **kwargs: Any) -> None:
-    if not _process.asked or model_runner.is_draft_worker:
-        return
-    requests = [getattr(req, _REQUEST, None) for req in batch.reqs]
-    if any(requests):
-        step = _step(forward_batch, batch, _history(model_runner), requests)
-        setattr(forward_batch, _STEP, step)
-        if step is not None and step.policies is not None:
-            _sample_late(forward_batch)
-
-
-def _before_sample(runner: Any, logits_output: Any, forward_batch: Any) -> None:
-    step = getattr(forward_batch, _STEP, None)
-    if step is not None:
-        getattr(runner, _HISTORY).apply(step, logits_output.next_token_logits, forward_batch)
-
-
-_HOOKS: dict[str, Any] = {
-    "sglang.srt.sampling.sampling_params.SamplingParams.verify": (
-        _after_verify,
-        HookType.AFTER,
-        ("self", "vocab_size"),
-    ),
-    "sglang.srt.managers.scheduler.Scheduler._add_request_to_queue": (
-        _before_queue,
-        HookType.BEFORE,
-        ("self", "req"),
-    ),
-    "sglang.srt.model_executor.forward_batch_info.ForwardBatch.init_new": (
-        _after_init_new,
-        HookType.AFTER,
-        ("batch", "model_runner"),
-    ),
-    "sglang.srt.model_executor.model_runner.ModelRunner.sample": (
-        _before_sample,
-        HookType.BEFORE,
-        ("self", "logits_output", "forward_batch"),
-    ),
-}
-
-
-# ---------------------------------------------------------------- from SGLang's batch to ours
-
-
-def _request(req: Any, tokenizer: Any) -> Penalised | None:
-    """What the request asks for, in our terms."""
-    from lz_penalty.engines.sglang.checks import settings_of
-    from lz_penalty.engines.sglang.watched import Watched
-
-    asked = settings_of(req.sampling_params)
-    if asked is None:
-        return None
-    return Penalised(watched=Watched(req, asked, tokenizer) if isinstance(asked, RequestPolicy) else None)
-
-
-def _sample_late(forward_batch: Any) -> None:
-    """Let SGLang process the tokens of the step before while the device works on this one, and only then sample.
-
-    That is what it does under overlap scheduling for steps with a grammar; an empty list of grammars is enough for it.
-    """
-    info = forward_batch.sampling_info
-    if info.grammars is None and not forward_batch.is_prefill_only:  # where nothing is sampled
-        info.grammars = []
-
-
-def _step(forward_batch: Any, batch: Any, history: History, requests: list[Penalised | None]) -> Any:
-    """Load the requests whose prefill ends here, and prepare the step; `None` if no row of it is penalised."""
-    lengths = forward_batch.seq_lens_cpu.numpy()
-    if batch.forward_mode.is_decode():
-        return history.step(requests, lengths, None)
-    decoding = {id(req) for req in batch.decoding_reqs or ()}
-    newest_at = np.cumsum(batch.extend_lens) - 1
-    slots = batch.req_pool_indices_cpu.tolist()
-    loads = []
-    for row, (req, request) in enumerate(zip(batch.reqs, requests, strict=True)):
-        if id(req) in decoding:
-            continue
-        newest_at[row] = -1
-        tokens = req.full_untruncated_fill_ids
-        if lengths[row] != len(tokens):  # a chunk that is not the last: what is sampled after it is thrown away
-            requests[row] = None
-        elif request is not None:
-            if request.watched is not None:
-                request.watched.resume()
-            params, prompt_length = req.sampling_params.custom_params, len(req.origin_input_ids)
-            loads.append((request, params, slots[row], tokens.tolist(), prompt_length))
-    if loads:
-        history.load(loads)
-    return history.step(requests, lengths, newest_at) if any(requests) else None
-
-
-def _history(runner: Any) -> History:
-    """The runner's histories, made when the first penalised request is there."""
-    history = getattr(runner, _HISTORY, None)
-    if history is None:
-        slots, context_length = runner.req_to_token_pool.req_to_token.shape
-        device = torch.device(runner.req_to_token_pool.req_to_token.device)
-        special: tuple[int, ...] = ()
-        if not server_settings().penalise_special_tokens:
-            model = runner.model_config
-            special = exempt_for_all(_process.tokenizer, model.hf_config, model.hf_generation_config)
-        settings = RequestSettings(server_settings(), special, slots, device)
-        history = History(settings, slots, context_length, device)
-        setattr(runner, _HISTORY, history)
-        _LOGGER.info("histories for %d slots on %s", slots, device)
-    return history
+        yield
+    except Exception as error:
+        if not isinstance(error, LZPenaltyError):
+            traceback.print_exc()
+        raise SystemExit(
+            f"lz_penalty's plug-in for SGLang cannot work here, so this process ends: {type(error).__name__}: {error} "
+            "Without the plug-in, lz_* fields have no effect. To start without it, name the plug-ins that you do want in "
+            "SGLANG_PLUGINS (SGLANG_PLUGINS=none: no plug-in)."
+        ) from error
