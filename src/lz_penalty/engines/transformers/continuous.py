@@ -171,4 +171,5 @@ def settings_of_request(manager: ContinuousBatchingManager, given: dict[str, Any
     return {"lz_config": replace(asked, policy=with_exempt(asked.policy, penalty.exempt))}
 
 
+# Part of what our own class is in continuous batching, with or without `enable()`: nobody else's processor is affected.
 continuous.CLASSIC_TO_CB_PROCESSORS_MAP[LZPenaltyLogitsProcessor] = ContinuousLZPenalty

@@ -1,11 +1,11 @@
 """`enable()`: the `lz_*` settings in `generate`, `GenerationConfig`, `generate_batch` and `transformers serve`.
 
-Every change to transformers is one line of `_CHANGES`, here or in `serving`: a method and what wraps it.
+Every change to transformers is one line of `_CHANGES`, here or in `serving`: a method and what wraps it. `Patches` makes
+and undoes them.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any
@@ -18,6 +18,7 @@ from transformers.generation.continuous_batching.continuous_api import Continuou
 
 from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.engines.transformers import continuous, following, serving
+from lz_penalty.engines.transformers.patching import Change, Patches
 from lz_penalty.engines.transformers.policy import LZPolicyLogitsProcessor, needs_sections
 from lz_penalty.engines.transformers.processor import LZPenaltyLogitsProcessor
 from lz_penalty.engines.transformers.settings import FIELDS, asked_of, lz_fields
@@ -39,24 +40,16 @@ def enable() -> None:
 
     Eos, bos and pad tokens of the generation config are exempt; in `transformers serve`, all special tokens of the
     tokenizer. Calling it twice changes nothing; `disable()` takes it back.
+
+    Raises:
+        BackendUnavailableError: this version of transformers lacks a method that must be changed; nothing was changed.
     """
-    for name in FIELDS:
-        setattr(GenerationConfig, name, None)
-    for owner, name, change in _changes():
-        original = getattr(owner, name)
-        if not hasattr(original, "without_lz_penalty"):
-            changed = functools.wraps(original)(change(original))
-            changed.without_lz_penalty = original  # type: ignore[attr-defined]
-            setattr(owner, name, changed)
+    _PATCHES.make(_changes(), [(GenerationConfig, name) for name in FIELDS])
 
 
 def disable() -> None:
-    """Undo `enable()`."""
-    for owner, name, _ in _changes():
-        setattr(owner, name, getattr(getattr(owner, name), "without_lz_penalty", getattr(owner, name)))
-    for name in FIELDS:
-        if hasattr(GenerationConfig, name):
-            delattr(GenerationConfig, name)
+    """Undo `enable()`. What other libraries have put on top of it stays."""
+    _PATCHES.undo()
 
 
 class _Call:
@@ -200,15 +193,18 @@ def _add_request(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _handler(original: Callable[..., Any]) -> Callable[..., Any]:
     def changed(self, *args, **kwargs):
-        enable()  # its class may have been loaded since
+        with _PATCHES.lock:
+            if _PATCHES.made:  # another thread may have called `disable()`
+                enable()  # the class of this handler may have been loaded since
         original(self, *args, **kwargs)
 
     return changed
 
 
+_PATCHES = Patches()
 _OF_SETTINGS = "of_lz_settings"  # on processors made from `lz_*` settings
 _ONE_BY_ONE = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
-_CHANGES: tuple[tuple[type, str, Callable[..., Any]], ...] = (
+_CHANGES: tuple[Change, ...] = (
     (GenerationMixin, "generate", _generate),
     (GenerationMixin, "_get_logits_processor", _get_logits_processor),
     (GenerationMixin, "_get_stopping_criteria", _get_stopping_criteria),
@@ -220,5 +216,5 @@ _CHANGES: tuple[tuple[type, str, Callable[..., Any]], ...] = (
 )
 
 
-def _changes() -> list[tuple[type, str, Callable[..., Any]]]:
+def _changes() -> list[Change]:
     return [*_CHANGES, *serving.changes_of_handlers()]

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from transformers.generation.continuous_batching.requests import RequestState, RequestStatus
 
+from lz_penalty.engines.transformers.patching import Change
 from lz_penalty.engines.transformers.policy import Outcome, outcome_of, sections_of
 from lz_penalty.policy import RequestPolicy, Tracker, counters
 
@@ -116,7 +117,7 @@ def _create_equivalent_initial_request(original: Callable[..., Any]) -> Callable
     return changed
 
 
-CHANGES: tuple[tuple[type, str, Callable[..., Any]], ...] = (
+CHANGES: tuple[Change, ...] = (
     (RequestState, "update_and_check_completion", _update_and_check_completion),
     (RequestState, "to_generation_output", _to_generation_output),
     (RequestState, "create_equivalent_initial_request", _create_equivalent_initial_request),

@@ -22,6 +22,7 @@ from transformers.cli.serving.utils import BaseHandler, GenerationState
 from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.transformers import continuous, following
+from lz_penalty.engines.transformers.patching import Change
 from lz_penalty.engines.transformers.settings import lz_fields, settle
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.policy import settings_from_request
@@ -145,7 +146,7 @@ def _told(answer: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-CHANGES: tuple[tuple[type, str, Callable[..., Any]], ...] = (
+CHANGES: tuple[Change, ...] = (
     (BaseHandler, "_validate_request", _validate_request),
     (BaseHandler, "_resolve_model", _resolve_model),
     (BaseHandler, "_build_generation_config", _build_generation_config),
@@ -158,7 +159,7 @@ _OF_HANDLERS = {
 }
 
 
-def changes_of_handlers() -> list[tuple[type, str, Callable[..., Any]]]:
+def changes_of_handlers() -> list[Change]:
     """The changes to the handlers that there are: their modules are loaded when a server starts, and slowly."""
     return [
         (handler, name, change)
