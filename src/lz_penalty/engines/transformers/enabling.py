@@ -18,6 +18,7 @@ from transformers.generation.continuous_batching.continuous_api import Continuou
 
 from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.engines.transformers import continuous, following, serving
+from lz_penalty.engines.transformers.assistants import IN_ANOTHER_VOCABULARY
 from lz_penalty.engines.transformers.patching import Change, Patches
 from lz_penalty.engines.transformers.policy import LZPolicyLogitsProcessor, needs_sections
 from lz_penalty.engines.transformers.processor import LZPenaltyLogitsProcessor
@@ -91,7 +92,8 @@ def _get_logits_processor(original: Callable[..., Any]) -> Callable[..., Any]:
     def changed(self, generation_config, input_ids_seq_length=None, *args, **kwargs):
         given: Iterable[Any] = kwargs.get("logits_processor") or ()
         ours = None
-        if not any(getattr(processor, _OF_SETTINGS, False) for processor in given):  # an assistant is handed one
+        handed = any(getattr(processor, _OF_SETTINGS, False) for processor in given)  # to an assistant
+        if not handed and not IN_ANOTHER_VOCABULARY.get():
             ours = _processor(self, generation_config, input_ids_seq_length, kwargs.get("model_kwargs") or {})
         if ours is not None:
             if any(isinstance(processor, LZPenaltyLogitsProcessor) for processor in given):

@@ -12,6 +12,7 @@ from transformers import StoppingCriteria
 
 from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.detection import Repetition
+from lz_penalty.engines.transformers.assistants import IN_ANOTHER_VOCABULARY
 from lz_penalty.engines.transformers.processor import LZPenaltyLogitsProcessor
 from lz_penalty.engines.transformers.rows import Rows
 from lz_penalty.errors import LZPenaltyError, show
@@ -147,6 +148,8 @@ class LZPolicyLogitsProcessor(LZPenaltyLogitsProcessor):
     @torch.compiler.disable  # ids are data, not constants of a graph; inside a compiled function this is a graph break
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Return penalised scores `[rows, vocab]` for the contexts `input_ids [rows, length]`."""
+        if IN_ANOTHER_VOCABULARY.get():
+            return scores
         self.read(input_ids)
         if self._stale or self._device != scores.device:
             self._look(scores.device)

@@ -12,6 +12,7 @@ from transformers import LogitsProcessor
 from lz_penalty.checks import MAX_TOKEN_ID, integer
 from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.engines.special_tokens import special_token_ids
+from lz_penalty.engines.transformers.assistants import IN_ANOTHER_VOCABULARY
 from lz_penalty.errors import LZPenaltyError, show
 from lz_penalty.ops import apply_lz_penalty_
 
@@ -73,6 +74,8 @@ class LZPenaltyLogitsProcessor(LogitsProcessor):
     @torch.compiler.disable  # ids are data, not constants of a graph; inside a compiled function this is a graph break
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Return penalised scores `[rows, vocab]` for the contexts `input_ids [rows, length]`."""
+        if IN_ANOTHER_VOCABULARY.get():
+            return scores
         penalised = scores.clone()  # in place would corrupt `output_logits`
         apply_lz_penalty_(penalised, input_ids, config=self.config, starts=self._starts(input_ids))
         return penalised
