@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 
 from lz_penalty import LZPenaltyConfig, apply_lz_penalty_, pack_configs, reference
+from lz_penalty.checks import MAX_TOKEN_ID, MAX_TOKEN_IDS
+from lz_penalty.config import MAX_BUFFER, MAX_WINDOW
 
 EPSILON = {"float64": 2.0**-40, "float32": 2.0**-22, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 LARGEST = {"float64": 1.7976931348623157e308, "float32": 3.4028234663852886e38, "float16": 65504.0}
 LARGEST["bfloat16"] = 3.3895313892515355e38
+SMALLEST = {"float64": 5e-324, "float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
 GARBAGE = (-7, -1, 10**6, 2**31 - 1)
 
 
@@ -92,6 +95,23 @@ def config(rng: random.Random, ids: int, *, window: int = 40, buffer: int = 9) -
     )
 
 
+def unusual_config(rng: random.Random, ids: int, *, window: int = 40, buffer: int = 9) -> LZPenaltyConfig:
+    """Settings at the edges of what is allowed: the smallest and largest sizes and weights, any number of exempt ids."""
+    usual = config(rng, ids, window=window, buffer=buffer)
+    buffer_size = rng.choice((1, 1, 2, usual.buffer_size, MAX_BUFFER))
+    match_lengths = (1,) if usual.formula == "sglang" else (1, 2, buffer_size, buffer_size + 1, None)
+    return replace(
+        usual,
+        strength=rng.choice((1e-300, 1e-45, 1e-39, 10 ** rng.uniform(-300, 2), 10 ** rng.uniform(-8, 2), 100.0)),
+        window_size=rng.choice((1, 1, 2, usual.window_size, MAX_WINDOW)),
+        buffer_size=buffer_size,
+        min_match_length=rng.choice(match_lengths),
+        escalation=rng.choice((0.0, 1e-300, usual.escalation, 10 ** rng.uniform(-8, 2), 100.0)),
+        loop_window=rng.choice((1, 2, 3, usual.loop_window, MAX_WINDOW)),
+        exempt_token_ids=rng.choice(((), usual.exempt_token_ids, range(ids), (MAX_TOKEN_ID,), range(MAX_TOKEN_IDS))),
+    )
+
+
 def case(
     seed: int,
     *,
@@ -100,12 +120,19 @@ def case(
     window: int = 40,
     buffer: int = 9,
     dtypes: tuple[str, ...] = ("float32", "float64", "float16", "bfloat16"),
+    unusual: float = 0.0,
 ) -> Case:
     """One batch: mixed settings, short histories, shared slots, drafts, padded vocabularies, special logits.
 
-    Everything but the sizes follows from the seed; `length`, `window` and `buffer` are the largest that occur.
+    Everything but the sizes follows from the seed; `length`, `window` and `buffer` are the largest that occur in usual
+    settings. `unusual` is the share of rows with unusual settings, and of logits at the edges of the dtype.
     """
     rng = random.Random(seed)
+
+    def settings() -> LZPenaltyConfig:
+        made = unusual_config if unusual and rng.random() < unusual else config
+        return made(rng, ids, window=window, buffer=buffer)
+
     n_rows = rows
     vocab_size = rng.choice((30, 30, 30, 5, 5, 2, 1))
     width = vocab_size + rng.choice((0, 0, 3))
@@ -120,7 +147,7 @@ def case(
     if rng.random() < 0.7:
         lengths = [capacity if rng.random() < 0.7 else rng.choice((0, rng.randint(0, capacity))) for _ in range(n_rows)]
     ends = lengths or [capacity] * n_rows
-    configs = [config(rng, ids, window=window, buffer=buffer) if rng.random() < 0.9 else None for _ in range(n_rows)]
+    configs = [settings() if rng.random() < 0.9 else None for _ in range(n_rows)]
     if rng.random() < 0.3:
         configs = [configs[0]] * n_rows
     starts: list[int] | None = [
@@ -138,7 +165,7 @@ def case(
     if lengths is not None and len(set(row_to_slot or range(n_rows))) == n_rows and rng.random() < 0.6:
         newest_ids = [rng.choice((-1, rng.randrange(ids))) if length else -1 for length in lengths]
     return Case(
-        logits=[[_logit(rng, dtype) for _ in range(width)] for _ in range(n_rows)],
+        logits=[[_logit(rng, dtype, unusual) for _ in range(width)] for _ in range(n_rows)],
         token_ids=[sequence(rng, capacity, ids) for _ in range(slots)],
         lengths=lengths,
         starts=starts,
@@ -154,7 +181,10 @@ def case(
     )
 
 
-def _logit(rng: random.Random, dtype: str) -> float:
+def _logit(rng: random.Random, dtype: str, unusual: float) -> float:
+    if unusual and rng.random() < unusual / 2:
+        sign = rng.choice((-1, 1))
+        return sign * rng.choice((LARGEST[dtype], LARGEST[dtype] * 0.999, SMALLEST[dtype], 7 * SMALLEST[dtype], 0.0))
     special = rng.random()
     if special < 0.15:
         return rng.choice((-math.inf, math.inf, math.nan, 0.0, -0.0, -LARGEST[dtype], LARGEST[dtype]))
@@ -220,7 +250,9 @@ def expected(case: Case, stored: list[list[float]]) -> tuple[list[list[float]], 
         )
         tolerance.append(
             [
-                EPSILON[case.dtype] * max(abs(was), abs(now)) + 2e-6 * config.strength * max(abs(bits[a]), 17)
+                EPSILON[case.dtype] * max(abs(was), abs(now))
+                + (2e-6 * config.strength + SMALLEST["float32"]) * max(abs(bits[a]), 17)  # settings are float32
+                + (0 if case.dtype == "float64" else SMALLEST[case.dtype])
                 if a in bits and math.isfinite(was)
                 else 0.0
                 for a, (was, now) in enumerate(zip(logits, out[-1], strict=True))
@@ -243,37 +275,56 @@ def settings_of(config: LZPenaltyConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names} | {"lookback": config.effective_lookback}
 
 
+class Trial:
+    """One call of the op with `backend` on a case, and the one check of what it did."""
+
+    def __init__(
+        self, case: Case, library: Any, backend: str, device: str | None = None, op: Any = apply_lz_penalty_
+    ) -> None:
+        self.case = case
+        self._library, self._backend, self._op = library, backend, op
+        self._given = arrays(case, library, device)
+        self._base = self._given.pop("base")
+        self._before = {name: None if array is None else array.tolist() for name, array in self._given.items()}
+        packed_where = None if library is np or device in (None, "cpu") else device
+        self._settings: Any = pack_configs(case.configs, packed_where) if len(case.logits) % 2 else case.configs
+
+    def run(self) -> None:
+        """Call the op."""
+        self._op(**self._given, config=self._settings, vocab_size=self.case.vocab_size, backend=self._backend)
+
+    def problem(self) -> str | None:
+        """Where the result differs from the reference; `None` if they agree.
+
+        Logits without an adjustment must come back bit for bit, memory between strided logits must not be touched, and
+        the arguments other than the logits must be as before.
+        """
+        case, given, before = self.case, self._given, dict(self._before)
+        stored, result = before["logits"], given["logits"].tolist()
+        want, tolerance = expected(case, stored)
+        for row, (got_row, want_row, slack_row) in enumerate(zip(result, want, tolerance, strict=True)):
+            for a, (got, right, slack) in enumerate(zip(got_row, want_row, slack_row, strict=True)):
+                same = got == right or (math.isnan(got) and math.isnan(right)) or abs(got - right) <= slack
+                if not same:
+                    return f"row {row} token {a}: {got} instead of {right} (+- {slack:.2g}), was {stored[row][a]}"
+        packed = pack_configs(case.configs)
+        if packed.max_window or packed.max_loop_window:
+            before["token_ids"] = case.stored_histories()
+        for name, was in before.items():
+            if name != "logits" and was is not None and given[name].tolist() != was:
+                return f"{name} was changed"
+        gaps = self._base.size if self._library is np else self._base.numel()
+        untouched = sum(value == 768.0 for line in self._base.tolist() for value in line)
+        inside = sum(value == 768.0 for line in result for value in line)
+        if untouched - inside != gaps - len(result) * len(result[0]):
+            return "memory between the logits was written"
+        return None
+
+
 def disagreement(
     case: Case, library: Any, backend: str, device: str | None = None, op: Any = apply_lz_penalty_
 ) -> str | None:
-    """The one check: run the op with `backend` and compare with the reference; `None` if they agree.
-
-    Logits without an adjustment must come back bit for bit, memory between strided logits must not be touched, and the
-    arguments other than the logits must be as before.
-    """
-    given = arrays(case, library, device)
-    base = given.pop("base")
-    stored = given["logits"].tolist()
-    before = {name: None if array is None else array.tolist() for name, array in given.items()}
-    packed_where = None if library is np or device in (None, "cpu") else device
-    settings: Any = pack_configs(case.configs, packed_where) if len(case.logits) % 2 else case.configs
-    op(**given, config=settings, vocab_size=case.vocab_size, backend=backend)
-    result = given["logits"].tolist()
-    want, tolerance = expected(case, stored)
-    for row, (got_row, want_row, slack_row) in enumerate(zip(result, want, tolerance, strict=True)):
-        for a, (got, right, slack) in enumerate(zip(got_row, want_row, slack_row, strict=True)):
-            same = got == right or (math.isnan(got) and math.isnan(right)) or abs(got - right) <= slack
-            if not same:
-                return f"row {row} token {a}: {got} instead of {right} (+- {slack:.2g}), was {stored[row][a]}"
-    packed = pack_configs(case.configs)
-    if packed.max_window or packed.max_loop_window:
-        before["token_ids"] = case.stored_histories()
-    for name, was in before.items():
-        if name != "logits" and was is not None and given[name].tolist() != was:
-            return f"{name} was changed"
-    gaps = base.size if library is np else base.numel()
-    untouched = sum(value == 768.0 for line in base.tolist() for value in line)
-    inside = sum(value == 768.0 for line in result for value in line)
-    if untouched - inside != gaps - len(result) * len(result[0]):
-        return "memory between the logits was written"
-    return None
+    """Run the op with `backend` and compare with the reference; `None` if they agree."""
+    trial = Trial(case, library, backend, device, op)
+    trial.run()
+    return trial.problem()

@@ -11,6 +11,7 @@ import cases
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from native_op import disagreement
 from test_equivalence import WRONG, sizes
 
 from lz_penalty import LZPenaltyConfig, LZPenaltyError
@@ -25,34 +26,6 @@ def cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(building.CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
         yield
-
-
-def op(*, logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, newest_ids, config, vocab_size, **_):
-    """The op on rows, by one call of the header for each."""
-    configs = [config] * len(logits) if isinstance(config, LZPenaltyConfig) else config
-    for row in range(len(logits)):
-        slot = row if row_to_slot is None else row_to_slot[row]
-        end = token_ids.shape[1] if lengths is None else int(lengths[row])
-        if newest_ids is not None and newest_ids[row] >= 0:
-            token_ids[slot, end - 1] = newest_ids[row]
-        context = token_ids[slot, 0 if starts is None else starts[row] : end]
-        if tail_ids is not None:
-            context = np.concatenate([context, tail_ids[row][: None if tail_lengths is None else tail_lengths[row]]])
-        if configs[row] is not None:
-            NativePenalty(configs[row]).apply_(logits[row], context.astype(np.int32), vocab_size)
-
-
-def disagreement(case, op=op):
-    """`cases.disagreement`, with the settings as configs."""
-    any_row = next((c for c in case.configs if c), None)
-    if any_row is None:
-        return None
-
-    def on_configs(*, config, **given):
-        op(config=case.configs, **given)
-
-    case.newest_ids = None  # who writes them where nothing is penalised is the op's affair
-    return cases.disagreement(case, np, "native", op=on_configs)
 
 
 @settings(max_examples=500)
