@@ -9,6 +9,7 @@ import string
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import cases
@@ -23,6 +24,7 @@ from lz_penalty.policy.rules import MAX_COPIES
 
 PLAIN = "{}"  # a server without a default, with the usual caps
 LONGEST_MESSAGE = 2_000
+SERVERS = 300  # kinds of them, apart from the plain one
 MOST = 6  # the largest of the hostile sizes, as a power of ten
 _NAMES = (*REQUEST_FIELDS, *POLICY_FIELDS)
 _ODD_NAMES = ("lz_", "lz__", "LZ_PENALTY", "lz_\x00", "lz_\ud800", "lz_é\n", "other", "", "lz_preset ", "_lz_shared")
@@ -48,7 +50,7 @@ REFUSED, UNKNOWN = "refused", "unknown"
 
 def request(rng: random.Random) -> Request:
     """A request of any kind to a server of any kind."""
-    server = PLAIN if rng.random() < 0.3 else _server(rng)
+    server = PLAIN if rng.random() < 0.3 else _server(rng.randrange(SERVERS))
     kind = rng.random()
     if kind < 0.3:
         return _valid(rng, server)
@@ -66,8 +68,10 @@ def request(rng: random.Random) -> Request:
 # ---------------------------------------------------------------- what a server may have
 
 
-def _server(rng: random.Random) -> str:
+@lru_cache(maxsize=None)
+def _server(number: int) -> str:
     """Settings of a server that can start."""
+    rng = random.Random(number)
     while True:
         given: dict[str, Any] = {}
         if rng.random() < 0.7:
@@ -83,6 +87,12 @@ def _server(rng: random.Random) -> str:
         return text
 
 
+@lru_cache(maxsize=None)
+def settings_of(server: str) -> ServerSettings:
+    """The settings of a server, read once."""
+    return ServerSettings.from_json(server)
+
+
 # ---------------------------------------------------------------- what a request may have
 
 
@@ -91,7 +101,7 @@ def _valid(rng: random.Random, server: str) -> Request:
     fields = config.to_request()
     if "lz_include_prompt" in fields and rng.random() < 0.5:
         fields["lz_include_prompt"] = bool(fields["lz_include_prompt"])
-    settings = ServerSettings.from_json(server)
+    settings = settings_of(server)
     fits = config.window_size <= settings.max_window_size and config.loop_window <= settings.max_loop_window
     if not fits or isinstance(settings.default, RequestPolicy):
         return Request(fields, server, UNKNOWN)
@@ -137,7 +147,7 @@ def _name(rng: random.Random) -> Any:
 def _value(rng: random.Random, depth: int = 0) -> Any:
     kind = rng.random()
     if kind < 0.45:
-        return rng.choice((*_ODD_NUMBERS, rng.randint(0, 5000), rng.uniform(0, 2), 10 ** rng.uniform(-310, 310)))
+        return rng.choice((*_ODD_NUMBERS, rng.randint(0, 5000), rng.uniform(0, 2), 10 ** rng.uniform(-320, 308)))
     if kind < 0.65:
         return rng.choice((*PRESETS, *FORMULAS, *LOOKBACKS, "none", "default", "", "1", _word(rng), "\ud800", "\n"))
     if kind < 0.8 or depth > 3:

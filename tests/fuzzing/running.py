@@ -35,7 +35,7 @@ class Part(NamedTuple):
     Attributes:
         stream: cases of the same stream, seed and number get the same random numbers.
         cases: how many make up a full run.
-        seconds: bound on the CPU time of one case.
+        seconds: bound on the CPU time of one case, of this thread alone: there should be no other.
         megabytes: bound on the memory by which the process grows during one case.
         trial: makes a case from random numbers.
     """
@@ -118,12 +118,12 @@ def _measured(part: Part, seed: int, number: int) -> tuple[float, float, str | N
     """CPU seconds and megabytes of a case, and what is wrong with it."""
     trial = _trial(part, seed, number)
     memory = Memory()
-    begin = time.process_time()
+    begin = time.thread_time()
     try:
         outcome = trial.run()
     except Exception as error:  # whatever it is, it is a finding
-        return time.process_time() - begin, memory.grown(), f"{describe(error)}. {_short(trial.about())}"
-    seconds, megabytes = time.process_time() - begin, memory.grown()
+        return time.thread_time() - begin, memory.grown(), f"{describe(error)}. {_short(trial.about())}"
+    seconds, megabytes = time.thread_time() - begin, memory.grown()
     try:
         problem = trial.problem(outcome)
     except AssertionError as error:

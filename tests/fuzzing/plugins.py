@@ -1,0 +1,344 @@
+"""Requests through the validation of each server plug-in: each must decide as the settings of the server do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fuzzing import fields
+from fuzzing.fields import Request
+from fuzzing.running import Part, Trial
+from lz_penalty import LZPenaltyError
+from lz_penalty import packing as col
+from lz_penalty.engines.server import VARIABLE, ServerSettings, server_settings
+from lz_penalty.policy import RequestPolicy
+
+CASES, SECONDS, MEGABYTES = 100_000, 0.010, 32.0
+
+
+class Refused(NamedTuple):
+    """The request was refused with this message."""
+
+    message: str
+
+
+class Path(NamedTuple):
+    """The way of one request through a plug-in.
+
+    Attributes:
+        call: hands the request over; raises `LZPenaltyError` where it is refused.
+        problem: what is wrong with what `call` returned, where the request must get these settings.
+        unchanged: whether the objects of the caller are as before.
+        truth: the settings that the request must get; raises `LZPenaltyError` where it must be refused.
+    """
+
+    call: Callable[[], Any]
+    problem: Callable[[Any, Any], str | None]
+    unchanged: Callable[[], bool]
+    truth: Callable[[], Any]
+
+
+def part(plugin: str, paths: Callable[[Request, random.Random], Path] | None = None) -> Part:
+    """The cases of one plug-in; `paths` takes its place in a test of this fuzzer."""
+    make = paths or PLUGINS[plugin]()
+
+    def trial(rng: random.Random) -> Trial:
+        request = fields.request(rng)
+        path = make(request, rng)
+
+        def run() -> Any:
+            try:
+                return path.call()
+            except LZPenaltyError as error:
+                return Refused(str(error))
+
+        return Trial(run, lambda outcome: _problem(request, path, outcome), lambda: _about(request))
+
+    return Part("requests", CASES, SECONDS, MEGABYTES, trial)
+
+
+def _problem(request: Request, path: Path, outcome: Any) -> str | None:
+    if not path.unchanged():
+        return "an object of the caller was changed"
+    try:
+        want = path.truth()
+    except LZPenaltyError as error:
+        want = Refused(str(error))
+    if request.expected is not fields.UNKNOWN:
+        wrong = isinstance(want, Refused) if request.expected is not fields.REFUSED else not isinstance(want, Refused)
+        if wrong or (not isinstance(want, Refused) and want != request.expected):
+            return f"{want} instead of {request.expected}"
+    if isinstance(want, Refused) != isinstance(outcome, Refused):
+        return f"{_decision(outcome)}, but the settings of the server say: {_decision(want)}"
+    if isinstance(outcome, Refused):
+        return fields.message_problem(outcome.message)
+    return path.problem(outcome, want) or fields.bounds_problem(want, fields.settings_of(request.server))
+
+
+def _decision(outcome: Any) -> str:
+    return f"refused ({outcome.message[:200]})" if isinstance(outcome, Refused) else "accepted"
+
+
+def _about(request: Request) -> str:
+    try:
+        shown = repr(request.fields)
+    except (RecursionError, ValueError):
+        shown = f"fields that cannot be shown: {[key[:80] for key in map(str, request.fields)][:5]}"
+    return f"server {request.server}, request {shown}"
+
+
+def _use(server: str) -> ServerSettings:
+    """Start the server with these settings."""
+    os.environ[VARIABLE] = server
+    server_settings.cache_clear()
+    return server_settings()
+
+
+# ---------------------------------------------------------------- lines of the settings table: vLLM and SGLang
+
+
+@lru_cache(maxsize=64)
+def _reader(server: ServerSettings) -> Any:
+    import torch
+
+    from lz_penalty.engines.request_settings import RequestSettings
+
+    return RequestSettings(server, (), 2, torch.device("cpu"))
+
+
+def _lines_problem(settings: Any, want: Any) -> str | None:
+    """Whether the lines that the worker reads are what the request must get."""
+    from lz_penalty.packing import pack_configs
+
+    configs = want.policy.configs if isinstance(want, RequestPolicy) else [want] * 5
+    lines = pack_configs([one and replace(one, exempt_token_ids=(), include_prompt=True) for one in configs]).table
+    if settings is None:
+        nothing = not isinstance(want, RequestPolicy) and not lines[:, [col.WINDOW, col.LOOP_WINDOW]].any()
+        return None if nothing else f"no settings instead of {want}"
+    lines[:, [col.EXEMPT_BEGIN, col.EXEMPT_END]] = settings.lines[:, [col.EXEMPT_BEGIN, col.EXEMPT_END]]
+    if not np.array_equal(settings.lines, lines):
+        return f"lines {settings.lines.tolist()} instead of {lines.tolist()}"
+    if settings.asked != (want if isinstance(want, RequestPolicy) else None):
+        return f"{settings.asked} instead of {want}"
+    return None
+
+
+# ---------------------------------------------------------------- vLLM
+
+
+def _vllm() -> Callable[[Request, random.Random], Path]:
+    from vllm import SamplingParams
+    from vllm.exceptions import VLLMValidationError
+    from vllm.sampling_params import StructuredOutputsParams
+
+    from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
+
+    def path(request: Request, rng: random.Random) -> Path:
+        server = request.server
+        if rng.random() < 0.2:
+            server = json.dumps(json.loads(server) | {"stop_token_id": 7})
+        settings = _use(server)
+        try:
+            params = SamplingParams(
+                extra_args=request.fields,
+                n=rng.choice((1, 1, 2)),
+                seed=rng.choice((None, 5)),
+                temperature=1.0,
+                max_tokens=50,
+                min_tokens=rng.choice((0, 3)),
+                ignore_eos=rng.random() < 0.5,
+                stop_token_ids=rng.choice((None, [9])),
+                stop=rng.choice((None, ["end"])),
+                structured_outputs=StructuredOutputsParams(regex="a*") if rng.random() < 0.1 else None,
+            )
+        except VLLMValidationError as error:
+            return _never_comes(error)
+        before = _attributes(params), fields.shape(request.fields)
+
+        def call() -> Any:
+            LZPenaltyLogitsProcessor.validate_params(params)
+            return _reader(settings).read(params.extra_args, 0)
+
+        return Path(
+            call,
+            _lines_problem,
+            lambda: (_attributes(params), fields.shape(request.fields)) == before,
+            lambda: settings.settings_of(request.fields),
+        )
+
+    return path
+
+
+def _never_comes(error: Exception) -> Path:
+    """The engine itself refuses the request, before we see it."""
+
+    def refuse() -> Any:
+        raise LZPenaltyError("the engine refuses it.") from error
+
+    return Path(refuse, _same, lambda: True, refuse)
+
+
+def _attributes(params: Any) -> list[Any]:
+    """What the caller has set."""
+    values = [(name, getattr(params, name)) for name in params.__struct_fields__]
+    return [(name, id(value), list(value) if isinstance(value, list) else None) for name, value in values]
+
+
+# ---------------------------------------------------------------- SGLang
+
+
+def _sglang() -> Callable[[Request, random.Random], Path]:
+    from sglang.srt.plugins.hook_registry import HookRegistry
+    from sglang.srt.runtime_context import get_context
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    from lz_penalty.engines.sglang import plugin
+
+    _use(fields.PLAIN)
+    plugin.register()
+    HookRegistry.apply_hooks()
+    get_context().override_server_args().__enter__()  # a server that can be exact
+
+    def path(request: Request, rng: random.Random) -> Path:
+        settings = _use(request.server)
+        params = SamplingParams(custom_params=request.fields)
+        before = _attributes(params), fields.shape(request.fields)
+
+        def call() -> Any:
+            params.verify(4096)
+            return _reader(settings).read(params.custom_params, 0)
+
+        return Path(
+            call,
+            _lines_problem,
+            lambda: (_attributes(params), fields.shape(request.fields)) == before,
+            lambda: settings.settings_of(request.fields),
+        )
+
+    return path
+
+
+# ---------------------------------------------------------------- transformers serve
+
+
+def _transformers() -> Callable[[Request, random.Random], Path]:
+    from types import SimpleNamespace
+
+    from fastapi import HTTPException
+    from transformers import GenerationConfig
+    from transformers.cli.serving.completion import CompletionHandler
+
+    from lz_penalty.engines.transformers import continuous, enable
+    from lz_penalty.engines.transformers.settings import FIELDS, asked_of
+
+    enable()
+    handler = CompletionHandler(None, SimpleNamespace(_compile=False))
+    of_model = GenerationConfig()
+    of_model_before = dict(vars(of_model))
+
+    def path(request: Request, rng: random.Random) -> Path:
+        settings, batching = _use(request.server), rng.random() < 0.5
+        ours = {key: value for key, value in request.fields.items() if isinstance(key, str) and key.startswith("lz_")}
+        body = {"model": "any", "prompt": "a"} | ours
+        before = fields.shape(body)
+
+        def call() -> Any:
+            try:
+                handler._validate_request(body)
+                made = handler._build_generation_config(body, of_model, use_cb=batching)
+            except HTTPException as error:
+                assert error.status_code == 400, error
+                raise LZPenaltyError(error.detail) from None
+            if not batching:
+                return asked_of(made)[0]
+            asked = continuous.OF_THIS_REQUEST.get()
+            return None if asked is continuous.OFF else asked
+
+        given = {key: value for key, value in ours.items() if value is not None or key not in FIELDS}
+        return Path(
+            call,
+            _same,
+            lambda: fields.shape(body) == before and vars(of_model) == of_model_before,
+            lambda: settings.settings_of(given),
+        )
+
+    return path
+
+
+def _same(got: Any, want: Any) -> str | None:
+    return None if got == want else f"{got} instead of {want}"
+
+
+# ---------------------------------------------------------------- serve-llama
+
+
+def _llama() -> Callable[[Request, random.Random], Path]:
+    from lz_penalty.engines import llama_server
+
+    loop = asyncio.new_event_loop()
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
+
+    def path(request: Request, rng: random.Random) -> Path:
+        given = json.loads(request.server)
+        try:
+            settings = _use(json.dumps(given)).without_policies()
+        except LZPenaltyError:  # it would not start
+            settings = _use(json.dumps({name: value for name, value in given.items() if name != "default"}))
+        body = fields.as_json(request.fields)
+        answers: list[Any] = []
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            """The stock server, which refuses what it cannot parse."""
+            try:
+                json.loads((await receive())["body"])
+            except (ValueError, RecursionError):
+                answers.append(Refused("the stock server cannot read it"))
+            else:
+                answers.append(llama_server._config.get())
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: Any) -> None:
+            answers.append(message)
+
+        def call() -> Any:
+            loop.run_until_complete(llama_server._ReadsFields(app, operator=settings)(scope, receive, send))
+            first = answers[0]
+            if isinstance(first, Refused):
+                raise LZPenaltyError(first.message)
+            if isinstance(first, dict):
+                too_long = first["status"] == 413 and len(body) > llama_server.MAX_BODY
+                assert first["status"] == 400 or too_long, first
+                raise LZPenaltyError(json.loads(answers[1]["body"])["error"]["message"])
+            return first
+
+        return Path(call, _same, lambda: True, lambda: settings.config_of(_parsed(body, llama_server.MAX_BODY)))
+
+    return path
+
+
+def _parsed(body: bytes, longest: int) -> Mapping[str, Any]:
+    """What a server can read of a body."""
+    if len(body) > longest:
+        raise LZPenaltyError("too long.")
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise LZPenaltyError("not JSON that Python can read.") from None
+
+
+PLUGINS: dict[str, Callable[[], Callable[[Request, random.Random], Path]]] = {
+    "transformers": _transformers,
+    "vllm": _vllm,
+    "sglang": _sglang,
+    "llama": _llama,
+}
