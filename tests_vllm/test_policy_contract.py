@@ -4,8 +4,9 @@ import itertools
 
 import pytest
 import torch
+from batches import VOCAB, Simulation
 from policy_truth import Truth
-from test_contract import VOCAB, Simulation, vllm_config  # noqa: F401
+from test_contract import vllm_config  # noqa: F401
 from vllm import SamplingParams
 from vllm.sampling_params import RepetitionDetectionParams, StructuredOutputsParams
 from vllm.v1.worker.gpu_input_batch import CachedRequestState

@@ -151,7 +151,8 @@ def describe(error: BaseException) -> str:
         if "lz_penalty" in file.parts:
             place = f" at {file.name}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return f"{type(error).__name__}{place}: {str(error)[:300]}"
+    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    return f"{type(error).__name__}{place}: {str(error)[:300]}{notes}"
 
 
 class Memory:

@@ -1,0 +1,84 @@
+"""Random batches of the server engines: after every step the logits must be what the reference gives for the tokens."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+from fuzzing.running import Part, Trial
+
+CASES, SECONDS, MEGABYTES = 10_000, 2.0, 32.0
+SHORTEST, LONGEST = 10, 30  # steps
+
+
+def part(engine: str) -> Part:
+    """The cases of one engine's state."""
+    return Part(f"histories-{engine}", CASES, SECONDS, MEGABYTES, ENGINES[engine]())
+
+
+def _trial(make: Callable[[], Any], steps: int, about: str) -> Trial:
+    def run() -> None:
+        simulation = make()
+        for number in range(steps):
+            try:
+                simulation.step()
+            except Exception as error:
+                error.add_note(f"in step {number}")
+                raise
+
+    return Trial(run, lambda _: None, lambda: f"{steps} steps, {about}")
+
+
+def _vllm() -> Callable[[random.Random], Trial]:
+    from batches import REACH, Simulation, engine_config
+
+    from lz_penalty.engines import request_settings
+    from lz_penalty.engines.request_settings import RequestSettings
+    from lz_penalty.engines.vllm import batch_state, processor
+    from lz_penalty.engines.vllm.settings import special_tokens_of
+
+    config = engine_config()
+    special = special_tokens_of(config.model_config)
+    newest_reader = batch_state.newest_reader
+    # Each history begins with a new processor: what takes long at its start, and is the same each time, is left out.
+    mock.patch.object(processor, "_check_loaded_once", lambda config: None).start()
+    mock.patch.object(processor, "special_tokens_of", lambda config: special).start()
+    mock.patch.object(RequestSettings, "warm_up", lambda *given, **others: None).start()
+    mock.patch.object(RequestSettings, "longest_reach", REACH).start()
+
+    def make(rng: random.Random) -> Trial:
+        asynchronous, compiled, slack = rng.random() < 0.5, rng.random() < 0.7, rng.choice((1, 3, 20))
+        sizes = {"vocab": rng.choice((31, 40)), "prompt": rng.choice((1, 10, 60)), "rows": rng.randint(1, 4)}
+        seed, steps = rng.getrandbits(32), rng.randint(SHORTEST, LONGEST)
+
+        def simulation() -> Simulation:
+            request_settings.SLACK = slack
+            batch_state.newest_reader = newest_reader if compiled else lambda *given: None
+            return Simulation(config, seed, asynchronous, special=special, **sizes)
+
+        about = f"asynchronous {asynchronous}, read in C {compiled}, slack {slack}, {sizes}"
+        return _trial(simulation, steps, about)
+
+    return make
+
+
+def _sglang() -> Callable[[random.Random], Trial]:
+    from slot_histories import Simulation, small_slots
+
+    def make(rng: random.Random) -> Trial:
+        sizes = {"slots": rng.randint(2, 5), "vocab": rng.choice((31, 40)), "prompt": rng.choice((1, 10, 60))}
+        sizes |= {"policies": rng.choice((0, 0.3, 1))}
+        slack, seed, steps = rng.choice((1, 3, 20)), rng.getrandbits(32), rng.randint(SHORTEST, LONGEST)
+
+        def simulation() -> Any:
+            with small_slots(slack):  # the size of a slot is settled at the start
+                return Simulation(seed, **sizes)
+
+        return _trial(simulation, steps, f"slack {slack}, {sizes}")
+
+    return make
+
+
+ENGINES: dict[str, Callable[[], Callable[[random.Random], Trial]]] = {"vllm": _vllm, "sglang": _sglang}
