@@ -32,7 +32,7 @@ def test_sections_with_exempt_ids_of_their_own():
     }
     default = RequestPolicy(policy=Policy(**configs), ladder=Ladder(stop_copies=20))
     simulation = Simulation(0, policies=1, server=ServerSettings(default=default))
-    for _ in range(150):
+    for _ in range(400):
         simulation.step()
     assert simulation.differed > 10
 
