@@ -216,7 +216,7 @@ def test_long_prompts_pass():
 
 @contextmanager
 def serving(guard):
-    config = uvicorn.Config(guard, port=0, http=Connection, lifespan="off", log_level="error", timeout_keep_alive=5)
+    config = uvicorn.Config(guard, port=0, http=Connection, loop="asyncio", lifespan="off", log_level="error")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -275,6 +275,19 @@ def test_connections_that_wait_are_closed(monkeypatch):
             answer(client)
             assert time.monotonic() - since < 4  # uvicorn alone: never
     assert app.bodies == [b"{}"]
+
+
+def test_little_is_parsed_at_once(monkeypatch):
+    sizes, parse = [], Connection.data_received
+    monkeypatch.setattr(Connection, "data_received", lambda self, data: [sizes.append(len(data)), parse(self, data)])
+    body = json.dumps({"prompt": "x" * 300_000}).encode()
+    app, guard = made()
+    with serving(guard) as address, socket.create_connection(address) as client:
+        client.sendall(request(len(body)) + body)
+        client.settimeout(20)
+        assert b" 200 " in client.recv(65_536)
+    assert app.bodies == [body]
+    assert max(sizes) <= 4_096
 
 
 def test_an_answer_may_take_longer_than_the_headers(monkeypatch):

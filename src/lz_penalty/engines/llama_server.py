@@ -83,6 +83,7 @@ def serve(
         app,
         host=host,
         port=port,
+        loop="asyncio",
         http=Connection,
         ws="none",
         workers=1,
