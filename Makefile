@@ -12,7 +12,7 @@ CLI_PAGE := sed -e '1s/.*/\# The command line/' -e '/^\*\*Commands/,/^\#\# /{/^\
 
 .DEFAULT_GOAL := help
 .PHONY: help demo docs dist report test test-vllm test-sglang test-llama-cpp test-mlx test-page matrix soak-vllm \
-	fuzz-native check bench bench-llama-cpp format clean
+	fuzz fuzz-native check bench bench-llama-cpp format clean
 
 help:             ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -109,6 +109,10 @@ bench-llama-cpp: $(LLAMA)/.installed  ## what the penalty costs in llama.cpp
 # vLLM and SGLang where `make test-vllm` and `make test-sglang` have been here.
 matrix: $(STAMP) $(MLX)/.installed $(LLAMA)/.installed  ## the same prompts through every engine: are the tokens the same?
 	$(BIN)/python benchmarks/matrix.py --out benchmarks/results/matrix.json
+
+fuzz: $(STAMP) $(VLLM)/.installed $(SGLANG)/.installed $(LLAMA)/.installed  ## random and hostile inputs for op, servers, detectors: minutes
+	PYTHONPATH=tests $(BIN)/python -m fuzzing --vllm $(VLLM)/bin/python --sglang $(SGLANG)/bin/python \
+		--llama $(LLAMA)/bin/python
 
 fuzz-native:      ## a million generated cases for the C header, under AddressSanitizer and UBSan
 	mkdir -p build

@@ -35,7 +35,10 @@ REACH = 80  # of the requests here
 @contextmanager
 def small_slots(slack: int = 3, reach: int = REACH):
     """Histories outgrow their slots after a few tokens."""
-    with mock.patch.object(request_settings, "SLACK", slack), mock.patch.object(RequestSettings, "longest_reach", reach):
+    with (
+        mock.patch.object(request_settings, "SLACK", slack),
+        mock.patch.object(RequestSettings, "longest_reach", reach),
+    ):
         yield
 
 

@@ -19,19 +19,18 @@ def part(engine: str) -> Part:
 
 
 def _trial(make: Callable[[], Any], steps: int, about: str) -> Trial:
+    done = [0]
+
     def run() -> None:
         simulation = make()
-        for number in range(steps):
-            try:
-                simulation.step()
-            except Exception as error:
-                error.add_note(f"in step {number}")
-                raise
+        for _ in range(steps):
+            simulation.step()
+            done[0] += 1
 
-    return Trial(run, lambda _: None, lambda: f"{steps} steps, {about}")
+    return Trial(run, lambda _: None, lambda: f"After {done[0]} of {steps} steps, {about}")
 
 
-def _vllm() -> Callable[[random.Random], Trial]:
+def _vllm() -> Callable[[random.Random, int], Trial]:
     from batches import REACH, Simulation, engine_config
 
     from lz_penalty.engines import request_settings
@@ -43,19 +42,20 @@ def _vllm() -> Callable[[random.Random], Trial]:
     special = special_tokens_of(config.model_config)
     newest_reader = batch_state.newest_reader
     # Each history begins with a new processor: what takes long at its start, and is the same each time, is left out.
-    mock.patch.object(processor, "_check_loaded_once", lambda config: None).start()
-    mock.patch.object(processor, "special_tokens_of", lambda config: special).start()
-    mock.patch.object(RequestSettings, "warm_up", lambda *given, **others: None).start()
+    mock.patch.object(processor, "_check_loaded_once", _always(None)).start()
+    mock.patch.object(processor, "special_tokens_of", _always(special)).start()
+    mock.patch.object(processor, "Following", _once(processor.Following)).start()
+    mock.patch.object(RequestSettings, "warm_up", _always(None)).start()
     mock.patch.object(RequestSettings, "longest_reach", REACH).start()
 
-    def make(rng: random.Random) -> Trial:
+    def make(rng: random.Random, _: int) -> Trial:
         asynchronous, compiled, slack = rng.random() < 0.5, rng.random() < 0.7, rng.choice((1, 3, 20))
         sizes = {"vocab": rng.choice((31, 40)), "prompt": rng.choice((1, 10, 60)), "rows": rng.randint(1, 4)}
         seed, steps = rng.getrandbits(32), rng.randint(SHORTEST, LONGEST)
 
         def simulation() -> Simulation:
             request_settings.SLACK = slack
-            batch_state.newest_reader = newest_reader if compiled else lambda *given: None
+            batch_state.newest_reader = newest_reader if compiled else _always(None)
             return Simulation(config, seed, asynchronous, special=special, **sizes)
 
         about = f"asynchronous {asynchronous}, read in C {compiled}, slack {slack}, {sizes}"
@@ -64,10 +64,26 @@ def _vllm() -> Callable[[random.Random], Trial]:
     return make
 
 
-def _sglang() -> Callable[[random.Random], Trial]:
+def _always(value: Any) -> Callable[..., Any]:
+    return lambda *given, **others: value
+
+
+def _once(make: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that returns what `make` made at the first call."""
+    made: list[Any] = []
+
+    def first(*given: Any) -> Any:
+        if not made:
+            made.append(make(*given))
+        return made[0]
+
+    return first
+
+
+def _sglang() -> Callable[[random.Random, int], Trial]:
     from slot_histories import Simulation, small_slots
 
-    def make(rng: random.Random) -> Trial:
+    def make(rng: random.Random, _: int) -> Trial:
         sizes = {"slots": rng.randint(2, 5), "vocab": rng.choice((31, 40)), "prompt": rng.choice((1, 10, 60))}
         sizes |= {"policies": rng.choice((0, 0.3, 1))}
         slack, seed, steps = rng.choice((1, 3, 20)), rng.getrandbits(32), rng.randint(SHORTEST, LONGEST)
@@ -81,4 +97,4 @@ def _sglang() -> Callable[[random.Random], Trial]:
     return make
 
 
-ENGINES: dict[str, Callable[[], Callable[[random.Random], Trial]]] = {"vllm": _vllm, "sglang": _sglang}
+ENGINES: dict[str, Callable[[], Callable[[random.Random, int], Trial]]] = {"vllm": _vllm, "sglang": _sglang}

@@ -40,7 +40,7 @@ def _backend(name: str, op: Any) -> Any:
     backend = next(one for one in ALL if one.name == name)
     ways = [one for one in ALL if one.name == name]  # Triton: in one launch and in two
 
-    def make(rng: random.Random) -> Trial:
+    def make(rng: random.Random, _: int) -> Trial:
         way = rng.choice(ways)
         case = random_case(rng, backend.dtypes, longest=90 if name == "triton" else 600)
         return _trial(cases.Trial(case, way.library, way.name, way.device, op or way.op))
@@ -48,7 +48,7 @@ def _backend(name: str, op: Any) -> Any:
     return make
 
 
-def _native(rng: random.Random) -> Trial:
+def _native(rng: random.Random, _: int) -> Trial:
     return _trial(native_op.trial(random_case(rng, ("float32",))))
 
 

@@ -37,14 +37,14 @@ class Part(NamedTuple):
         cases: how many make up a full run.
         seconds: bound on the CPU time of one case, of this thread alone: there should be no other.
         megabytes: bound on the memory by which the process grows during one case.
-        trial: makes a case from random numbers.
+        trial: makes a case from random numbers and its own number.
     """
 
     stream: str
     cases: int
     seconds: float
     megabytes: float
-    trial: Callable[[random.Random], Trial]
+    trial: Callable[[random.Random, int], Trial]
 
 
 @dataclass
@@ -132,7 +132,7 @@ def _measured(part: Part, seed: int, number: int) -> tuple[float, float, str | N
 
 
 def _trial(part: Part, seed: int, number: int) -> Trial:
-    return part.trial(random.Random(f"{seed} {part.stream} {number}"))
+    return part.trial(random.Random(f"{seed} {part.stream} {number}"), number)
 
 
 def _about(part: Part, seed: int, number: int) -> str:
@@ -151,8 +151,7 @@ def describe(error: BaseException) -> str:
         if "lz_penalty" in file.parts:
             place = f" at {file.name}:{trace.tb_lineno}"
         trace = trace.tb_next
-    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-    return f"{type(error).__name__}{place}: {str(error)[:300]}{notes}"
+    return f"{type(error).__name__}{place}: {str(error)[:300]}"
 
 
 class Memory:
