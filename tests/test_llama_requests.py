@@ -9,13 +9,23 @@ from collections import deque
 from contextlib import contextmanager
 
 import pytest
-import uvicorn
 from malformed import hostile
 
 from lz_penalty import LZPenaltyConfig, LZPenaltyError
-from lz_penalty.engines import llama_requests
-from lz_penalty.engines.llama_requests import CONFIG, MAX_BODY, MAX_MARKS, MAX_VALUES, Connection, Guard, checked_key
 from lz_penalty.engines.server import ServerSettings
+
+uvicorn = pytest.importorskip("uvicorn")
+
+from lz_penalty.engines import llama_requests  # noqa: E402
+from lz_penalty.engines.llama_requests import (  # noqa: E402
+    CONFIG,
+    MAX_BODY,
+    MAX_MARKS,
+    MAX_VALUES,
+    Connection,
+    Guard,
+    checked_key,
+)
 
 KEY = b"not-a-secret"
 BEARER = (b"authorization", b"Bearer " + KEY)
