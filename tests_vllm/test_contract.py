@@ -8,7 +8,7 @@ from vllm.v1.worker.gpu_input_batch import InputBatch
 
 from lz_penalty import LZPenaltyError
 from lz_penalty.engines import request_settings as settings_module
-from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor, batch_state
+from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor, batch_state, staging
 from lz_penalty.engines.vllm.settings import special_tokens_of
 
 
@@ -28,6 +28,26 @@ def test_random_batches(vllm_config, monkeypatch, seed, asynchronous, compiled):
     simulation = Simulation(vllm_config, seed, asynchronous)
     for _ in range(150):
         simulation.step()
+
+
+def test_columns_that_are_copied(vllm_config, monkeypatch):
+    """As on a GPU for which memory cannot be pinned: kernels read a copy, and none may start before it is there."""
+    monkeypatch.setattr(staging, "_reads_host_memory", lambda device: False)
+    monkeypatch.setattr(settings_module, "SLACK", 3)
+    monkeypatch.setattr(settings_module.RequestSettings, "longest_reach", 80)
+    if DEVICE.type == "cuda":
+        monkeypatch.setattr(staging, "pins", lambda device: False)
+    aheads = []
+    prepare = batch_state.prepare_lz_penalty
+    monkeypatch.setattr(
+        batch_state, "prepare_lz_penalty", lambda *given, ahead, **more: aheads.append(ahead) or prepare(*given, **more)
+    )
+    simulation = Simulation(vllm_config, 0, asynchronous=False)
+    monkeypatch.setattr(settings_module._host, "pins", False)  # nothing is asked to be pinned, so waits are allowed
+    for _ in range(150):
+        simulation.step()
+    assert aheads
+    assert not any(aheads)
 
 
 def test_what_is_compiled_at_the_start_is_what_steps_need(vllm_config, monkeypatch):

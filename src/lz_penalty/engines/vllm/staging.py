@@ -33,13 +33,13 @@ class Staging:
 
     def __init__(self, columns: np.ndarray, device: torch.device) -> None:
         pinned = pins(device)
-        self.is_read_in_place = pinned or device.type == "cpu"
+        self.is_read_in_place = _reads_host_memory(device)
         self.turn = np.zeros(2, np.int32)
         self._memory = torch.zeros((_DEPTH, *columns.shape), dtype=torch.int32, pin_memory=pinned)
         self.places = self._memory.numpy()
         self.places[0] = columns
         self._events = [torch.cuda.Event() for _ in range(_DEPTH)] if pinned else []
-        self._copy = None if self.is_read_in_place else torch.zeros(columns.shape, dtype=torch.int32, device=device)
+        self._copy = None if self.is_read_in_place else self._memory[0].to(device, copy=True)
         self._recorded: set[int] = set()  # places that may not have been read, with events that tell
 
     @property
@@ -73,3 +73,7 @@ class Staging:
         self.places[following] = self.places[turn]
         self.turn[:] = following, 0
         return self.current
+
+
+def _reads_host_memory(device: torch.device) -> bool:
+    return device.type == "cpu" or pins(device)
