@@ -70,6 +70,18 @@ def test_logit_bias_and_the_penalty_both_count(llm, prompts, truth):
     assert biased != got
 
 
+def test_a_list_is_used_again(llm, prompts):
+    """Nothing of one call is left in it for the next, also where llama-cpp-python appends the bias to what it is given."""
+    processors, prompt = LZPenaltyProcessors(llm, PRESETS["guarded"]), prompts[0]
+    before, members = completion(llm, prompt, logits_processor=processors), list(processors)
+    text = llm.tokenize(before.encode(), add_bos=False)
+    banned = max(set(text), key=text.count)
+    for _ in range(2):
+        assert completion(llm, prompt, logits_processor=processors, logit_bias={banned: -100.0}) != before
+    assert processors == members
+    assert completion(llm, prompt, logits_processor=processors) == before
+
+
 def test_the_bug_is_there(llm, prompts):
     """An ordinary list is dropped together with the bias: when this fails, the guard can go."""
     calls = []

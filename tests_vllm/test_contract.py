@@ -1,5 +1,8 @@
 """The V1 contract: random batches in vLLM's own `InputBatch`, every step against the reference. See `batches`."""
 
+from contextlib import nullcontext
+
+import batches
 import pytest
 import torch
 from batches import REACH, VOCAB, Simulation, engine_config
@@ -33,17 +36,17 @@ def test_random_batches(vllm_config, monkeypatch, seed, asynchronous, compiled):
 def test_columns_that_are_copied(vllm_config, monkeypatch):
     """As on a GPU for which memory cannot be pinned: kernels read a copy, and none may start before it is there."""
     monkeypatch.setattr(staging, "_reads_host_memory", lambda device: False)
+    monkeypatch.setattr(staging, "pins", lambda device: False)
+    monkeypatch.setattr(batches, "nothing_waits", nullcontext)
     monkeypatch.setattr(settings_module, "SLACK", 3)
-    monkeypatch.setattr(settings_module.RequestSettings, "longest_reach", 80)
-    if DEVICE.type == "cuda":
-        monkeypatch.setattr(staging, "pins", lambda device: False)
+    monkeypatch.setattr(settings_module.RequestSettings, "longest_reach", REACH)
     aheads = []
     prepare = batch_state.prepare_lz_penalty
     monkeypatch.setattr(
         batch_state, "prepare_lz_penalty", lambda *given, ahead, **more: aheads.append(ahead) or prepare(*given, **more)
     )
     simulation = Simulation(vllm_config, 0, asynchronous=False)
-    monkeypatch.setattr(settings_module._host, "pins", False)  # nothing is asked to be pinned, so waits are allowed
+    monkeypatch.setattr(settings_module._host, "pins", False)
     for _ in range(150):
         simulation.step()
     assert aheads

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -156,15 +157,21 @@ def _vocabulary(llm: Llama) -> _Vocabulary:
 
 
 def _refuse_lists_that_drop_us(llm: Llama) -> None:
-    """Make `llm` raise where its handling of `logit_bias` would drop the penalty: inside an ordinary list."""
+    """Make `llm` raise where its handling of `logit_bias` would drop the penalty: inside an ordinary list.
+
+    It appends the bias to the list that it is given: to a copy of ours, so that the caller can use ours again.
+    """
     if hasattr(llm, "_lz_penalty_guard"):
         return
     create = llm._create_completion
 
     def guarded(*args: Any, **given: Any) -> Any:
         processors = given.get("logits_processor") or ()
-        dropped = given.get("logit_bias") is not None and not isinstance(processors, LZPenaltyProcessors)
-        if dropped and any(map(_is_ours, processors)):
+        if given.get("logit_bias") is None:
+            return create(*args, **given)
+        if isinstance(processors, LZPenaltyProcessors):  # llama-cpp-python appends the bias to it, and leaves it there
+            given["logits_processor"] = copy(processors)
+        elif any(map(_is_ours, processors)):
             raise LZPenaltyError(
                 "logit_bias makes llama-cpp-python drop every processor of an ordinary list, and the LZ penalty is in "
                 "one: pass the LZPenaltyProcessors themselves as logits_processor, and append your own to them."
