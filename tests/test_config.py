@@ -44,13 +44,13 @@ BAD = [
     ("lookback", "ahead", "'before_buffer', 'adjacent', None"),
     ("include_prompt", 1, "true or false"),
     ("include_prompt", None, "true or false"),
-    ("exempt_token_ids", [-1], "at most 1024 integers from 0"),
-    ("exempt_token_ids", [True], "at most 1024 integers from 0"),
-    ("exempt_token_ids", [1.0], "at most 1024 integers from 0"),
-    ("exempt_token_ids", [2**31], "at most 1024 integers from 0"),
-    ("exempt_token_ids", range(1025), "at most 1024 integers from 0"),
-    ("exempt_token_ids", "12", "at most 1024 integers from 0"),
-    ("exempt_token_ids", 12, "at most 1024 integers from 0"),
+    ("exempt_token_ids", [-1], "at most 2047 integers from 0"),
+    ("exempt_token_ids", [True], "at most 2047 integers from 0"),
+    ("exempt_token_ids", [1.0], "at most 2047 integers from 0"),
+    ("exempt_token_ids", [2**31], "at most 2047 integers from 0"),
+    ("exempt_token_ids", range(2048), "at most 2047 integers from 0"),
+    ("exempt_token_ids", "12", "at most 2047 integers from 0"),
+    ("exempt_token_ids", 12, "at most 2047 integers from 0"),
 ]
 
 

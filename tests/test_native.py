@@ -83,7 +83,7 @@ MALFORMED = {
     "buffer_size": (0, 4097, -(2**31)),
     "min_match_length": (-1, 34, 2**31 - 1),
     "loop_window": (0, 65_537),
-    "exempt_count": (-1, 1025),
+    "exempt_count": (-1, 2048),
 }
 
 

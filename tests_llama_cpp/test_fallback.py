@@ -10,7 +10,7 @@ from greedy import PRESETS, assert_same
 from lz_penalty import LZPenaltyConfig, native
 from lz_penalty.engines import llama_cpp as engine
 from lz_penalty.engines import llama_sampler, llama_server
-from lz_penalty.engines.llama_cpp import LZPenaltyProcessors, exempting_special, special_ids
+from lz_penalty.engines.llama_cpp import LZPenaltyProcessors
 from lz_penalty.engines.llama_sampler import native_sampler
 from lz_penalty.errors import BackendUnavailableError
 from lz_penalty.native import building
@@ -89,11 +89,3 @@ def test_another_server_is_refused(gguf_path, monkeypatch):
     monkeypatch.delattr(llama_server.stock, "prepare_request_resources")
     with pytest.raises(BackendUnavailableError, match="has another server than"):
         llama_server.serve(str(gguf_path))
-
-
-def test_more_special_tokens_than_a_config_holds(llm, monkeypatch, caplog):
-    """Those that end a text stay exempt."""
-    assert len(special_ids(llm)) > 2
-    monkeypatch.setattr(engine, "MAX_TOKEN_IDS", 2)
-    assert exempting_special(LZPenaltyConfig(exempt_token_ids=(7,)), llm).exempt_token_ids == (llm.token_eos(), 7)
-    assert "only 1 of them are exempt" in caplog.text

@@ -12,7 +12,8 @@ from lz_penalty.errors import LZPenaltyError, bad_value
 __all__ = ["MAX_TOKEN_ID", "Check", "boolean", "choice", "integer", "real", "token_ids"]
 
 MAX_TOKEN_ID = 2**31 - 1
-MAX_TOKEN_IDS = 1_024
+MAX_TOKEN_IDS = 1_024  # of a request
+MAX_EXEMPT = 2_047  # of a row of the op, with the special tokens that engines add
 
 Check = Callable[[str, Any], Any]
 
@@ -63,9 +64,9 @@ def boolean(name: str, value: Any) -> bool:
     return value
 
 
-def token_ids(name: str, value: Any) -> tuple[int, ...]:
+def token_ids(name: str, value: Any, most: int = MAX_TOKEN_IDS) -> tuple[int, ...]:
     """A few token ids, ascending and each once."""
-    allowed = f"at most {MAX_TOKEN_IDS} integers from 0 to {MAX_TOKEN_ID}"
+    allowed = f"at most {most} integers from 0 to {MAX_TOKEN_ID}"
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         raise bad_value(name, value, allowed)
     try:
@@ -77,6 +78,6 @@ def token_ids(name: str, value: Any) -> tuple[int, ...]:
         if not _is_number(item, numbers.Integral) or not 0 <= item <= MAX_TOKEN_ID:
             raise bad_value(name, item, allowed)
         ids.append(int(item))
-        if len(ids) > MAX_TOKEN_IDS:
-            raise LZPenaltyError(f"{name}: more than {MAX_TOKEN_IDS} ids given; must be {allowed}.")
+        if len(ids) > most:
+            raise LZPenaltyError(f"{name}: more than {most} ids given; must be {allowed}.")
     return tuple(sorted(set(ids)))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
-from lz_penalty.checks import Check, boolean, choice, integer, real, token_ids
+from lz_penalty.checks import MAX_EXEMPT, Check, boolean, choice, integer, real, token_ids
 from lz_penalty.errors import LZPenaltyError, bad_value, unknown_field
 
 __all__ = ["LZPenaltyConfig"]
@@ -36,7 +37,8 @@ class LZPenaltyConfig:
             0 is off.
         loop_window: how many past tokens are searched for loops; 1 to 65,536.
         include_prompt: whether the prompt's tokens count.
-        exempt_token_ids: ids that are never adjusted; at most 1,024.
+        exempt_token_ids: ids that are never adjusted; at most 2,047, in a request at most 1,024. Engines add up to 1,023
+            special tokens.
 
     >>> LZPenaltyConfig(strength=0.2).window_size
     512
@@ -157,7 +159,7 @@ class LZPenaltyConfig:
         for key, value in given.items():
             if key != "lz_preset":
                 field = REQUEST_FIELDS[key]
-                changes[field] = _CHECKS[field](key, _from_json(key, value))
+                changes[field] = _REQUEST_CHECKS[field](key, _from_json(key, value))
         if "lz_preset" in given:
             base = PRESETS[choice(*PRESETS)("lz_preset", given["lz_preset"])]()
         elif "lz_penalty" in given:
@@ -211,5 +213,6 @@ _CHECKS: dict[str, Check] = {
     "escalation": real(0, MAX_WEIGHT),
     "loop_window": integer(1, MAX_WINDOW),
     "include_prompt": boolean,
-    "exempt_token_ids": token_ids,
+    "exempt_token_ids": partial(token_ids, most=MAX_EXEMPT),
 }
+_REQUEST_CHECKS = _CHECKS | {"exempt_token_ids": token_ids}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,6 +56,7 @@ def explain(
     LZ one: paper, sglang, guarded or failsafe, with any settings.
     """
     from lz_penalty import reference
+    from lz_penalty.engines.special_tokens import exempting
     from lz_penalty.evaluation.penalties import penalty as named
     from lz_penalty.explain import explain as explained
     from lz_penalty.explain import explain_sequence
@@ -75,7 +75,7 @@ def explain(
     text = text_of("text", text, file)
     recordings = _read(recording)
     tokenizer = load_tokenizer(model)
-    config = replace(config, exempt_token_ids=(*config.exempt_token_ids, *tokenizer.special))
+    config = exempting(config, tokenizer.special)
     ids = tokenizer.encode(text)
     if at is not None and at > len(ids):
         raise LZPenaltyError(f"--at {at}: the text has {len(ids)} tokens.")

@@ -9,7 +9,6 @@ same. So everything that can be wrong is checked before the first call.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import replace
@@ -20,16 +19,15 @@ import llama_cpp
 import numpy as np
 from llama_cpp import Llama, LogitsProcessorList
 
-from lz_penalty.checks import MAX_TOKEN_ID, MAX_TOKEN_IDS, integer
+from lz_penalty.checks import MAX_TOKEN_ID, integer
 from lz_penalty.config import LZPenaltyConfig
-from lz_penalty.engines.special_tokens import special_token_ids
+from lz_penalty.engines.special_tokens import exempting, special_token_ids
 from lz_penalty.errors import BackendUnavailableError, LZPenaltyError, show
 from lz_penalty.native import NativePenalty
 from lz_penalty.ops import prepare_lz_penalty
 
 __all__ = ["LZPenaltyProcessors", "exempting_special", "special_ids"]
 
-_LOGGER = logging.getLogger("lz_penalty")
 _FUNCTIONS = ("llama_model_get_vocab", "llama_vocab_get_attr", "llama_vocab_get_text", "llama_vocab_is_eog")
 _vocabularies: WeakKeyDictionary[Llama, _Vocabulary] = WeakKeyDictionary()
 
@@ -113,12 +111,8 @@ def special_ids(llm: Llama) -> tuple[int, ...]:
 
 
 def exempting_special(config: LZPenaltyConfig, llm: Llama) -> LZPenaltyConfig:
-    """The config with the special tokens exempt; as many as a config can hold, those that end a turn first."""
-    special, room = special_ids(llm), MAX_TOKEN_IDS - len(config.exempt_token_ids)
-    if len(special) > room:
-        _LOGGER.warning("the model has %d special tokens: only %d of them are exempt", len(special), room)
-        special = tuple(sorted(special, key=lambda token: token not in _vocabulary(llm).ends)[:room])
-    return replace(config, exempt_token_ids=(*config.exempt_token_ids, *special))
+    """The config with the special tokens exempt."""
+    return exempting(config, special_ids(llm))
 
 
 class _Vocabulary:
@@ -133,14 +127,14 @@ class _Vocabulary:
             )
         vocab = llama_cpp.llama_model_get_vocab(llm._model.model)
         self.chat_template = llm.metadata.get("tokenizer.chat_template")
-        self.ends: set[int] = set()
+        self.eos_token_ids: set[int] = set()
         self.all_special_ids: list[int] = []
         self.added: dict[str, int] = {}
         for token in range(llm.n_vocab()):
             attributes = llama_cpp.llama_vocab_get_attr(vocab, token)
             if llama_cpp.llama_vocab_is_eog(vocab, token):
-                self.ends.add(token)
-            if token in self.ends or attributes & llama_cpp.LLAMA_TOKEN_ATTR_CONTROL:
+                self.eos_token_ids.add(token)
+            if token in self.eos_token_ids or attributes & llama_cpp.LLAMA_TOKEN_ATTR_CONTROL:
                 self.all_special_ids.append(token)
             elif attributes & llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED:
                 self.added[llama_cpp.llama_vocab_get_text(vocab, token).decode(errors="replace")] = token

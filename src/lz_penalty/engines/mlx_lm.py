@@ -9,14 +9,13 @@ Nothing is evaluated here, so the tokens stay on the device and mlx-lm's steps s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
 
 from lz_penalty.checks import MAX_TOKEN_ID, integer
 from lz_penalty.config import LZPenaltyConfig
-from lz_penalty.engines.special_tokens import special_token_ids
+from lz_penalty.engines.special_tokens import exempting, special_token_ids
 from lz_penalty.errors import LZPenaltyError, show
 from lz_penalty.kernels.mlx_any import penalise
 
@@ -58,8 +57,7 @@ class LZPenaltyProcessor:
                 "include_prompt=True."
             )
         if tokenizer is not None and not penalise_special_tokens:
-            special = {*special_token_ids(tokenizer), *getattr(tokenizer, "eos_token_ids", ())}
-            config = replace(config, exempt_token_ids=(*config.exempt_token_ids, *special))
+            config = exempting(config, special_token_ids(tokenizer))
         self.config = config
         self.cached_tokens = mx.array(cached_tokens, dtype=mx.int64)
         if self.cached_tokens.ndim != 1:

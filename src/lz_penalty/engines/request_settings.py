@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -14,7 +13,6 @@ import torch
 
 from lz_penalty import packing as col
 from lz_penalty.engines.server import ServerSettings
-from lz_penalty.engines.special_tokens import special_token_ids
 from lz_penalty.ops import prepare_lz_penalty
 from lz_penalty.packing import PackedConfig, pack_configs
 from lz_penalty.policy import SECTIONS, Policy, RequestPolicy
@@ -23,7 +21,6 @@ __all__ = [
     "RequestSettings",
     "Settings",
     "allow_pinning",
-    "exempt_for_all",
     "fetch",
     "padded",
     "pins",
@@ -31,10 +28,8 @@ __all__ = [
     "store",
 ]
 
-_LOGGER = logging.getLogger("lz_penalty")
-MAX_SPECIAL = 1_023  # with a request's own 1,024 they fit into the op's 2,047
 SLACK = 2_048  # tokens between two reloads of a history that has outgrown its slot
-_SEGMENT = 2_048
+_SEGMENT = 2_048  # ids: special ones and a request's own
 _ANSWER = SECTIONS.index("answer")
 # Without and with escalation; the kernels of the other presets, and of smaller sizes, are the same.
 _LIKELY = ("paper", "guarded")
@@ -229,18 +224,3 @@ def fetch(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
     sent, done = tensor.to("cpu", non_blocking=True), torch.cuda.Event()
     done.record()
     return sent, done
-
-
-def exempt_for_all(tokenizer: Any, *configs: Any) -> tuple[int, ...]:
-    """The ids that structure a conversation of this model, at most `MAX_SPECIAL`; those in its configs come first.
-
-    Args:
-        tokenizer: the model's, or `None`.
-        configs: its model and generation config.
-    """
-    stops = {token for config in configs for token in special_token_ids(config=config)}
-    others = [] if tokenizer is None else [one for one in special_token_ids(tokenizer) if one not in stops]
-    ids = [*stops, *others]
-    if len(ids) > MAX_SPECIAL:
-        _LOGGER.warning("the tokenizer has %d special tokens: only the first %d are exempt", len(ids), MAX_SPECIAL)
-    return tuple(sorted(ids[:MAX_SPECIAL]))

@@ -29,7 +29,7 @@
 
 enum { LZ_PENALTY_PAPER = 0, LZ_PENALTY_SGLANG = 1 };                    /* formula */
 enum { LZ_PENALTY_BEFORE_BUFFER = 0, LZ_PENALTY_ADJACENT = 1 };          /* lookback */
-enum { LZ_PENALTY_MAX_WINDOW = 65536, LZ_PENALTY_MAX_BUFFER = 4096, LZ_PENALTY_MAX_EXEMPT = 1024 };
+enum { LZ_PENALTY_MAX_WINDOW = 65536, LZ_PENALTY_MAX_BUFFER = 4096, LZ_PENALTY_MAX_EXEMPT = 2047 };
 
 enum {
     LZ_PENALTY_OK = 0,
@@ -58,7 +58,7 @@ typedef struct {
     int32_t min_match_length;    /* 1 to buffer_size + 1; 0: no codelength adjustment; SGLANG requires 1 */
     int32_t loop_window;         /* 1 to 65,536 */
     const int32_t *exempt_ids;   /* never adjusted: ascending, each once, none negative; copied into the context */
-    int32_t exempt_count;        /* 0 to 1,024 */
+    int32_t exempt_count;        /* 0 to 2,047 */
 } lz_penalty_settings;
 
 typedef struct {
@@ -122,7 +122,7 @@ LZ_PENALTY_API const char *lz_penalty_error(int code)
         "buffer_size must be from 1 to 4096",
         "min_match_length must be from 0 (none) to buffer_size + 1, and 1 with LZ_PENALTY_SGLANG",
         "loop_window must be from 1 to 65536",
-        "exempt_ids must be at most 1024 ids, ascending, each once, none negative",
+        "exempt_ids must be at most 2047 ids, ascending, each once, none negative",
         "the memory must be aligned and of at least lz_penalty_size bytes",
         "vocab_size must be at least 1",
         "stride must be a multiple of the size of a float, and at least that",

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 from http import HTTPStatus
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.sglang.checks import settings_of
 from lz_penalty.engines.sglang.plugin import is_registered
-from lz_penalty.engines.special_tokens import special_token_ids
+from lz_penalty.engines.special_tokens import exempting, special_token_ids
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.ops import apply_lz_penalty_
 from lz_penalty.policy import POLICY_FIELDS, RequestPolicy
@@ -76,17 +77,15 @@ def _penalty_or_abort(req: Any) -> tuple[LZPenaltyConfig, list[int]] | None:
                 "token late. Use lz-penalty's plug-in (install lz-penalty where SGLang runs, and do not exclude it with "
                 "SGLANG_PLUGINS), or start the server with SGLANG_ENABLE_DELAY_SAMPLE=1 or --disable-overlap-schedule."
             )
-        special: set[int] = set()
         if not server_settings().penalise_special_tokens:
-            special = {*(req.eos_token_ids or ()), *_special_tokens(req.tokenizer)}
+            config = exempting(config, _special_tokens(req.tokenizer, frozenset(req.eos_token_ids or ())))
         tokens = [*(req.origin_input_ids if config.include_prompt else ()), *req.output_ids]
-        exempt = tuple(sorted({*special, *config.exempt_token_ids}))
-        return replace(config, include_prompt=True, exempt_token_ids=exempt), tokens
+        return replace(config, include_prompt=True), tokens
     except LZPenaltyError as error:
         req.to_finish = FINISH_ABORT(str(error), HTTPStatus.BAD_REQUEST, "BadRequestError")
         return None
 
 
 @lru_cache(maxsize=1)
-def _special_tokens(tokenizer: Any) -> tuple[int, ...]:
-    return special_token_ids(tokenizer)
+def _special_tokens(tokenizer: Any, ends: frozenset[int]) -> tuple[int, ...]:
+    return special_token_ids(tokenizer, SimpleNamespace(eos_token_ids=ends))

@@ -20,12 +20,13 @@ import numpy as np
 import torch
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-from lz_penalty.engines.request_settings import RequestSettings, exempt_for_all
+from lz_penalty.engines.request_settings import RequestSettings
 from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.sglang.checks import settings_of
 from lz_penalty.engines.sglang.history import History, Penalised
 from lz_penalty.engines.sglang.plugin import errors_end_the_process
 from lz_penalty.engines.sglang.watched import Watched
+from lz_penalty.engines.special_tokens import special_token_ids
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.policy import RequestPolicy
 
@@ -211,7 +212,7 @@ def _history(runner: Any) -> History:
         special: tuple[int, ...] = ()
         if not server_settings().penalise_special_tokens:
             model = runner.model_config
-            special = exempt_for_all(_process.tokenizer, model.hf_config, model.hf_generation_config)
+            special = special_token_ids(_process.tokenizer, model.hf_config, model.hf_generation_config)
         settings = RequestSettings(server_settings(), special, slots, device)
         history = History(settings, slots, context_length, device)
         setattr(runner, _HISTORY, history)

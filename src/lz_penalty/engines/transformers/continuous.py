@@ -17,6 +17,7 @@ from transformers.generation.continuous_batching import cb_logits_processors as 
 from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager
 
 from lz_penalty.config import LZPenaltyConfig
+from lz_penalty.engines.special_tokens import exempting
 from lz_penalty.engines.transformers.following import Followed, follow, tokens_of
 from lz_penalty.engines.transformers.policy import force, needs_sections, with_exempt
 from lz_penalty.engines.transformers.processor import LZPenaltyLogitsProcessor
@@ -47,7 +48,7 @@ class ContinuousLZPenalty(continuous.ContinuousBatchingLogitsProcessor):
         self.supported_kwargs = {"lz_config": object}
         self.ignored_kwargs = ()
         self.tokenizer = processor.tokenizer
-        self.exempt = processor.config.exempt_token_ids
+        self.special = processor.special
         self.asked: LZPenaltyConfig | RequestPolicy = getattr(processor, "asked", processor.config)
         self.rows: list[Row] = []
 
@@ -148,7 +149,7 @@ def penalty_of(manager: ContinuousBatchingManager) -> ContinuousLZPenalty | None
 
 
 def settings_of_request(manager: ContinuousBatchingManager, given: dict[str, Any]) -> dict[str, Any]:
-    """`lz_config` for a request with these `lz_*` fields, with the exempt tokens of the manager's default."""
+    """`lz_config` for a request with these `lz_*` fields, with the special tokens of the manager exempt."""
     penalty = penalty_of(manager)
     default: Asked = None if penalty is None else penalty.asked
     if isinstance(default, LZPenaltyConfig) and not default.strength:
@@ -162,13 +163,13 @@ def settings_of_request(manager: ContinuousBatchingManager, given: dict[str, Any
             "in its generation config (0: off unless a request asks for it)."
         )
     if isinstance(asked, LZPenaltyConfig):
-        return {"lz_config": replace(asked, exempt_token_ids=tuple({*asked.exempt_token_ids, *penalty.exempt}))}
+        return {"lz_config": exempting(asked, penalty.special)}
     if needs_sections(asked) and penalty.tokenizer is None:
         raise LZPenaltyError(
             f"{', '.join(given)}: sections are found by the tokenizer's markers, and this manager knows none. Set "
             "model.lz_tokenizer = tokenizer before it is made."
         )
-    return {"lz_config": replace(asked, policy=with_exempt(asked.policy, penalty.exempt))}
+    return {"lz_config": replace(asked, policy=with_exempt(asked.policy, penalty.special))}
 
 
 # Part of what our own class is in continuous batching, with or without `enable()`: nobody else's processor is affected.

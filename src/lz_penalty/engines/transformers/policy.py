@@ -12,6 +12,7 @@ from transformers import StoppingCriteria
 
 from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.detection import Repetition
+from lz_penalty.engines.special_tokens import exempting
 from lz_penalty.engines.transformers.assistants import IN_ANOTHER_VOCABULARY
 from lz_penalty.engines.transformers.processor import LZPenaltyLogitsProcessor
 from lz_penalty.engines.transformers.rows import Rows
@@ -65,10 +66,7 @@ def sections_of(tokenizer: Any, sections: Sections | None = None) -> tuple[Secti
 
 def with_exempt(policy: Policy, ids: Sequence[int]) -> Policy:
     """The policy with further exempt ids in every section."""
-    configs = [
-        config and replace(config, exempt_token_ids=tuple({*config.exempt_token_ids, *ids}))
-        for config in policy.configs
-    ]
+    configs = [config and exempting(config, ids) for config in policy.configs]
     return Policy(**dict(zip(SECTIONS, configs, strict=True)))
 
 
@@ -121,7 +119,7 @@ class LZPolicyLogitsProcessor(LZPenaltyLogitsProcessor):
         super().__init__(LZPenaltyConfig(include_prompt=prompt_matters), tokenizer=tokenizer, **options)
         if asked.looks_for_runs and self.prompt_length is None:
             raise LZPenaltyError("a ladder and shadow mode look at the output alone: pass prompt_length.")
-        self.asked = replace(asked, policy=with_exempt(asked.policy, self.config.exempt_token_ids))
+        self.asked = replace(asked, policy=with_exempt(asked.policy, self.special))
         self.stopping = _Stopping(self)
         self._sections, self._closers = sections_of(tokenizer, sections)
         self._ends = _ends(tokenizer, options.get("model_config"), self.pad_token_id)

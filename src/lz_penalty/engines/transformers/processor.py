@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from transformers import LogitsProcessor
 
 from lz_penalty.checks import MAX_TOKEN_ID, integer
 from lz_penalty.config import LZPenaltyConfig
-from lz_penalty.engines.special_tokens import special_token_ids
+from lz_penalty.engines.special_tokens import exempting, special_token_ids
 from lz_penalty.engines.transformers.assistants import IN_ANOTHER_VOCABULARY
 from lz_penalty.errors import LZPenaltyError, show
 from lz_penalty.ops import apply_lz_penalty_
@@ -53,10 +52,8 @@ class LZPenaltyLogitsProcessor(LogitsProcessor):
             raise LZPenaltyError(
                 "config has include_prompt=False: pass prompt_length = inputs.input_ids.shape[1], or use include_prompt=True."
             )
-        if not penalise_special_tokens:
-            special = special_token_ids(tokenizer, model_config)
-            config = replace(config, exempt_token_ids=(*config.exempt_token_ids, *special))
-        self.config = config
+        self.special = () if penalise_special_tokens else special_token_ids(tokenizer, model_config)
+        self.config = exempting(config, self.special)
         self.tokenizer = tokenizer
         self.pad_token_id = integer(0, MAX_TOKEN_ID, optional=True)("pad_token_id", pad_token_id)
         for source in (getattr(tokenizer, "tokenizer", tokenizer), model_config):

@@ -7,7 +7,7 @@ from typing import Any
 
 from vllm.logger import init_logger
 
-from lz_penalty.engines.request_settings import exempt_for_all
+from lz_penalty.engines.special_tokens import special_token_ids
 
 __all__ = ["special_tokens_of", "tokenizer_of"]
 
@@ -17,7 +17,7 @@ _LOGGER = init_logger("vllm.lz_penalty")  # so that vLLM shows it
 def special_tokens_of(model_config: Any) -> tuple[int, ...]:
     """The ids that are exempt for every request of this model."""
     generation = SimpleNamespace(**model_config.try_get_generation_config())
-    ids = exempt_for_all(tokenizer_of(model_config), model_config.hf_config, generation)
+    ids = special_token_ids(tokenizer_of(model_config), model_config.hf_config, generation)
     _LOGGER.info("special tokens that are exempt: %s", ids)
     return ids
 
