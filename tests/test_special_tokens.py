@@ -66,6 +66,13 @@ def test_a_tokenizer_that_cannot_be_remembered(caplog):
     assert len(warnings(caplog)) == 1
 
 
+def test_a_tokenizer_that_wraps_one_of_another_kind(tokenizer):
+    """As vLLM's for Mistral's own format does: what it wraps knows no special tokens."""
+    names = ("all_special_ids", "get_added_vocab", "eos_token_id", "pad_token_id")
+    wrapping = SimpleNamespace(tokenizer=object(), **{name: getattr(tokenizer, name) for name in names})
+    assert special_token_ids(wrapping) == special_token_ids(tokenizer) == (0, 1, 4_094, 4_095)
+
+
 def test_a_request_may_have_1024_ids_and_a_config_2047():
     assert LZPenaltyConfig.from_request({"lz_penalty": 1, "lz_exempt_token_ids": list(OWN)}).exempt_token_ids == OWN
     with pytest.raises(LZPenaltyError, match="lz_exempt_token_ids: more than 1024 ids given"):

@@ -36,7 +36,7 @@ def special_token_ids(tokenizer: Any = None, config: Any = None, *others: Any) -
         config: a model or generation config; its eos, bos and pad ids.
         others: further configs.
     """
-    inner = getattr(tokenizer, "tokenizer", tokenizer)
+    inner = tokenizer if hasattr(tokenizer, "all_special_ids") else getattr(tokenizer, "tokenizer", tokenizer)
     first = sorted({token for one in (config, *others, tokenizer, inner) for token in _ends(one)})
     known = set(first)
     ids = [*first, *(token for token in sorted(_of_tokenizer(tokenizer, inner)) if token not in known)]
