@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import cases
-from malformed import misspelt, wrong_request
+from malformed import malformed
 
 from lz_penalty import LZPenaltyConfig, LZPenaltyError
 from lz_penalty.checks import MAX_TOKEN_ID, MAX_TOKEN_IDS
@@ -57,7 +57,7 @@ def request(rng: random.Random) -> Request:
     if kind < 0.45:
         return Request(_policy(rng) | (_chaos(rng) if rng.random() < 0.1 else {}), server, UNKNOWN)
     if kind < 0.7:
-        return Request(wrong_request(rng), server, REFUSED if server == PLAIN else UNKNOWN)
+        return Request(malformed(1, rng)[0], server, REFUSED if server == PLAIN else UNKNOWN)
     if kind < 0.99:
         return Request(_chaos(rng), server, UNKNOWN)
     if kind < 0.995:
@@ -138,10 +138,18 @@ def _name(rng: random.Random) -> Any:
     if kind < 0.8:
         return rng.choice(_NAMES)
     if kind < 0.9:
-        return misspelt(rng, rng.choice(_NAMES))
+        return _misspelt(rng, rng.choice(_NAMES))
     if kind < 0.99:
         return rng.choice((*_ODD_NAMES, "lz_" + _word(rng)))
     return rng.randrange(9)  # no string; JSON cannot do that
+
+
+def _misspelt(rng: random.Random, name: str) -> str:
+    """A name with a letter more, or with two in the wrong order."""
+    place = rng.randrange(3, len(name) - 1)
+    if rng.random() < 0.5:
+        return name[:place] + name[place + 1] + name[place] + name[place + 2 :]
+    return name[:place] + rng.choice("abcxyz_ ") + name[place:]
 
 
 def _value(rng: random.Random, depth: int = 0) -> Any:

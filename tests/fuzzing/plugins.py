@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from lz_penalty.engines.server import VARIABLE, ServerSettings, server_settings
 from lz_penalty.policy import RequestPolicy
 
 CASES, SECONDS, MEGABYTES = 100_000, 0.010, 32.0
+SMALL = 2_000  # bytes of a body
 
 
 class Refused(NamedTuple):
@@ -282,59 +283,50 @@ def _same(got: Any, want: Any) -> str | None:
 
 
 def _llama() -> Callable[[Request, random.Random], Path]:
-    from lz_penalty.engines import llama_server
+    from lz_penalty.engines.llama_requests import CONFIG, MAX_BODY, Guard, fields_of
 
     loop = asyncio.new_event_loop()
     scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
 
     def path(request: Request, rng: random.Random) -> Path:
-        given = json.loads(request.server)
         try:
-            settings = _use(json.dumps(given)).without_policies()
+            settings = _use(request.server).without_policies()
         except LZPenaltyError:  # it would not start
+            given = json.loads(request.server)
             settings = _use(json.dumps({name: value for name, value in given.items() if name != "default"}))
         body = fields.as_json(request.fields)
+        middle = rng.randint(0, len(body))
+        left = [body[:middle], body[middle:]]  # it comes in two parts
         answers: list[Any] = []
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
-            """The stock server, which refuses what it cannot parse."""
-            try:
-                json.loads((await receive())["body"])
-            except (ValueError, RecursionError):
-                answers.append(Refused("the stock server cannot read it"))
-            else:
-                answers.append(llama_server._config.get())
+            """The stock server, which reads the body once more."""
+            assert (await receive())["body"] == body
+            answers.append(CONFIG.get())
 
         async def receive() -> Any:
-            return {"type": "http.request", "body": body, "more_body": False}
+            return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
 
         async def send(message: Any) -> None:
             answers.append(message)
 
         def call() -> Any:
-            loop.run_until_complete(llama_server._ReadsFields(app, operator=settings)(scope, receive, send))
+            loop.run_until_complete(Guard(app, operator=settings)(scope, receive, send))
             first = answers[0]
-            if isinstance(first, Refused):
-                raise LZPenaltyError(first.message)
             if isinstance(first, dict):
-                too_long = first["status"] == 413 and len(body) > llama_server.MAX_BODY
-                assert first["status"] == 400 or too_long, first
+                assert first["status"] == (413 if len(body) > MAX_BODY else 400), first
                 raise LZPenaltyError(json.loads(answers[1]["body"])["error"]["message"])
             return first
 
-        return Path(call, _same, lambda: True, lambda: settings.config_of(_parsed(body, llama_server.MAX_BODY)))
+        def truth() -> Any:
+            if len(body) > MAX_BODY:
+                raise LZPenaltyError("too long.")
+            # A small body must not be refused for its structure.
+            return settings.config_of(json.loads(body) if len(body) < SMALL else fields_of(body))
+
+        return Path(call, _same, lambda: True, truth)
 
     return path
-
-
-def _parsed(body: bytes, longest: int) -> Mapping[str, Any]:
-    """What a server can read of a body."""
-    if len(body) > longest:
-        raise LZPenaltyError("too long.")
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        raise LZPenaltyError("not JSON that Python can read.") from None
 
 
 PLUGINS: dict[str, Callable[[], Callable[[Request, random.Random], Path]]] = {
