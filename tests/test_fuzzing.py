@@ -59,9 +59,15 @@ def serving():
 
 
 @pytest.mark.usefixtures("serving")
-def test_requests(monkeypatch):
+def test_requests_to_transformers(monkeypatch):
     monkeypatch.setattr(fields, "MOST", 3)
     assert not findings(plugins.part("transformers"), 300)
+
+
+def test_requests_to_llama(monkeypatch):
+    pytest.importorskip("lz_penalty.engines.llama_requests")
+    monkeypatch.setattr(fields, "MOST", 3)
+    assert not findings(plugins.part("llama"), 300)
 
 
 # ---------------------------------------------------------------- the fuzzing can fail
