@@ -18,7 +18,7 @@ from documents import BROKEN, COMPRESS, FINE, LOOP, fill, lines, write_broken
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lz_penalty.detection import parquet_rows
+from lz_penalty.detection import parquet_headers, parquet_rows
 from lz_penalty.detection.records import Problem, Reading, Record, Span, decode, read
 from lz_penalty.detection.scan import Document, Scan, scan
 from lz_penalty.detection.substrings import paper20
@@ -201,11 +201,33 @@ def test_every_row_of_a_parquet_file_is_read_once(tmp_path, rows, version):
     )
 
 
+def test_a_parquet_file_with_any_bytes_changed_is_read_or_named(tmp_path):
+    file = tmp_path / "x.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a", None, "ccc"] * 100}), file)
+    whole, rng = file.read_bytes(), random.Random(0)
+    for _ in range(1_000):
+        changed = bytearray(whole)
+        for _ in range(rng.randrange(1, 6)):
+            changed[rng.randrange(len(changed))] = rng.randrange(256)
+        file.write_bytes(changed)
+        list(read(str(file), Reading()))
+
+
+def test_parquet_without_rows_or_packed(tmp_path):
+    file = tmp_path / "x.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": pyarrow.array([], pyarrow.string())}), file)
+    assert [str(one) for one in read(str(file), Reading())] == [f"{file}: holds no documents."]
+    packed = tmp_path / "x.parquet.xz"
+    packed.write_bytes(lzma.compress(file.read_bytes()))
+    (problem,) = read(str(packed), Reading())
+    assert "give the file itself" in problem.message
+
+
 @given(st.binary(max_size=300))
 def test_any_bytes_as_the_header_of_a_page(data):
     """A header is read, or it is refused with an error that the reader names."""
     with contextlib.suppress(ValueError):
-        parquet_rows._header(io.BytesIO(data), 0)
+        parquet_headers._header(io.BytesIO(data), 0)
 
 
 @pytest.mark.parametrize("sizes", [[1], [5, 1, 7], [100, 1, 1, 1, 100], [3] * 50])

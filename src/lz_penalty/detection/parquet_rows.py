@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
+from lz_penalty.detection.parquet_headers import Chunk, column_chunks, page_headers
+
 __all__ = ["column_texts", "list_index"]
 
 ROWS_AT_ONCE = 64
 MOST_PAGES = 1_000_000  # of a column in a row group
-HEADER_BYTES, MOST_HEADER_BYTES = 2**10, 2**24  # pyarrow's own limit, too
-MOST_NESTING = 16  # of a page's header, which has three levels
 VALUE_BYTES = 16  # of a value beside its content: levels, offsets, an index
-DICTIONARY_PAGE = 2
 BY_DICTIONARY, BY_PREFIX = (2, 8), (7,)  # encodings in which few bytes stand for long values
 
 
@@ -52,20 +51,25 @@ def column_texts(stream: IO[bytes], field: str, most: int) -> Iterator[memoryvie
     Raises:
         ValueError: there is no such column, or it cannot be decoded within the limit.
     """
-    from pyarrow import StringScalar
+    from pyarrow import ArrowException, StringScalar
 
     column, *names = field.split(".")
-    for value in _values(stream, column, most):
-        found = value if isinstance(value, StringScalar) and value.is_valid and not names else _inner(value, names)
-        if isinstance(found, StringScalar):
-            yield memoryview(found.as_buffer())  # not copied
-        else:
-            yield None if found is None else str(found.type)
+    try:
+        for value in _values(stream, column, most):
+            found = value if isinstance(value, StringScalar) and value.is_valid and not names else _inner(value, names)
+            if isinstance(found, StringScalar):
+                yield memoryview(found.as_buffer())  # not copied
+            else:
+                yield None if found is None else str(found.type)
+    except ArrowException as error:  # some of them are no ValueError
+        raise ValueError(str(error)) from None
 
 
 def _values(stream: IO[bytes], column: str, most: int) -> Iterator[Any]:
     import pyarrow.parquet as parquet
 
+    if not stream.seekable():
+        raise ValueError("a Parquet file is read from its end, and this one is packed or piped; give the file itself")
     with parquet.ParquetFile(stream, pre_buffer=False) as file:
         schema, metadata, names = file.schema, file.metadata, file.schema_arrow.names
     if column not in names:
@@ -75,10 +79,10 @@ def _values(stream: IO[bytes], column: str, most: int) -> Iterator[Any]:
     texts = [schema.column(index).path for index in in_lists if schema.column(index).physical_type == "BYTE_ARRAY"]
     # A row may have any number of values in lists: their indices are read, and each text of the dictionary once.
     with parquet.ParquetFile(stream, metadata=metadata, pre_buffer=False, read_dictionary=texts) as file:
-        for group in range(metadata.num_row_groups):
+        for group, chunks in enumerate(column_chunks(stream, leaves)):
             rows = ROWS_AT_ONCE
-            for index in leaves:
-                pages = _pages(stream, metadata.row_group(group).column(index), index in in_lists)
+            for index, chunk in zip(leaves, chunks, strict=True):
+                pages = _pages(stream, chunk, index in in_lists)
                 rows = min(rows, _rows_at_once(pages, most // len(leaves), column, group))
             for batch in file.iter_batches(rows, row_groups=[group], columns=[column], use_threads=False):
                 yield from batch.column(0)
@@ -148,110 +152,17 @@ def _worst(pages: Sequence[_Page], rows: int) -> int:
     return worst
 
 
-def _pages(stream: IO[bytes], chunk: Any, in_lists: bool) -> list[_Page]:
-    """The pages of a column in a row group, by their headers."""
-    starts = [offset for offset in (chunk.dictionary_page_offset, chunk.data_page_offset) if offset is not None]
-    place = min(starts)
-    end = place + chunk.total_compressed_size
+def _pages(stream: IO[bytes], chunk: Chunk, in_lists: bool) -> list[_Page]:
+    """The pages of a column in a row group."""
     dictionary, pages = 0, []
-    while place < end:
+    for header in page_headers(stream, chunk):
         if len(pages) == MOST_PAGES:
-            raise ValueError(f"column {chunk.path_in_schema!r} has more than {MOST_PAGES:,} pages in a row group")
-        header, length = _header(stream, place)
-        size, stored = header.get(2, 0), header.get(3, 0)
-        if size < 0 or stored < 0:
-            raise ValueError("a page has a negative size")
-        place += length + stored
-        if header.get(1) == DICTIONARY_PAGE:
-            dictionary = max(dictionary, size)
-            pages.append(_Page(0, 0, size, 0))
-        elif 5 in header or 8 in header:
-            pages.append(_data_page(header, size, dictionary, in_lists))
+            raise ValueError(f"a column has more than {MOST_PAGES:,} pages in a row group")
+        if header.dictionary:
+            dictionary = max(dictionary, header.size)
+            pages.append(_Page(0, 0, header.size, 0))
+            continue
+        rows = header.rows if in_lists else header.values
+        longest = dictionary if header.encoding in BY_DICTIONARY and not in_lists else 0
+        pages.append(_Page(rows, header.values, header.size, header.size if header.encoding in BY_PREFIX else longest))
     return pages
-
-
-def _data_page(header: dict[int, Any], size: int, dictionary: int, in_lists: bool) -> _Page:
-    second = header.get(8)  # the second version of the format says how many rows begin in a page
-    values = max(0, (second or header[5]).get(1, 0))
-    rows = values if not in_lists else max(0, second.get(3, 0)) if second else None
-    encoding = second.get(4, 0) if second else header[5].get(2, 0)
-    longest = dictionary if encoding in BY_DICTIONARY and not in_lists else size if encoding in BY_PREFIX else 0
-    return _Page(rows, values, size, longest)
-
-
-# ---------------------------------------------------------------- Thrift's compact protocol, as far as page headers need it
-
-
-def _header(stream: IO[bytes], place: int) -> tuple[dict[int, Any], int]:
-    """The header of the page that begins here, by the numbers of its fields, and its length."""
-    for length in (HEADER_BYTES, MOST_HEADER_BYTES):
-        stream.seek(place)
-        data = stream.read(length)
-        try:
-            return _struct(data, 0, 0)
-        except IndexError:
-            if len(data) < length:
-                break
-    raise ValueError("a page's header is cut short or too long")
-
-
-def _struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
-    if depth > MOST_NESTING:
-        raise ValueError("a page's header is nested too deeply")
-    fields: dict[int, Any] = {}
-    number = 0
-    while kind := data[at]:
-        at += 1
-        if kind >> 4:
-            number += kind >> 4
-        else:
-            number, at = _integer(data, at)
-        if kind & 15 in (1, 2):
-            fields[number] = kind & 15 == 1
-        else:
-            fields[number], at = _value(data, at, kind & 15, depth)
-    return fields, at + 1
-
-
-def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[Any, int]:
-    if kind in (1, 2, 3):
-        return data[at], at + 1
-    if kind in (4, 5, 6):
-        return _integer(data, at)
-    if kind == 7:
-        return None, _inside(data, at + 8)
-    if kind == 8:
-        length, at = _varint(data, at)
-        return None, _inside(data, at + length)
-    if kind in (9, 10):
-        count, item = data[at] >> 4, data[at] & 15
-        at += 1
-        if count == 15:
-            count, at = _varint(data, at)
-        for _ in range(count):
-            _, at = _value(data, at, item, depth + 1)
-        return None, at
-    if kind == 12:
-        return _struct(data, at, depth + 1)
-    raise ValueError("a page's header is not as Parquet has it")
-
-
-def _inside(data: bytes, at: int) -> int:
-    if at > len(data):
-        raise IndexError
-    return at
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        value |= (data[at] & 127) << shift
-        at += 1
-        if data[at - 1] < 128:
-            return value, at
-    raise ValueError("a number in a page's header is too long")
-
-
-def _integer(data: bytes, at: int) -> tuple[int, int]:
-    value, at = _varint(data, at)
-    return (value >> 1) ^ -(value & 1), at

@@ -1,0 +1,225 @@
+"""Where the pages of a Parquet file are and what their headers say: pyarrow keeps that to itself.
+
+Footer and headers are in Thrift's compact protocol. Where pyarrow would read a number in another way than we do, the file is
+refused: what is checked here must be what is decoded there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import IO, Any, NamedTuple
+
+__all__ = ["Chunk", "PageHeader", "column_chunks", "page_headers"]
+
+MAGIC = b"PAR1"
+HEADER_BYTES, MOST_HEADER_BYTES = 2**10, 2**24  # the latter is pyarrow's limit, too
+MOST_NESTING = 16  # the format has six levels
+MALFORMED = "the footer or the header of a page is malformed"
+# Types of the protocol.
+TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
+BITS = {I16: 16, I32: 32, I64: 64}
+DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_2 = 0, 2, 3
+
+
+class Chunk(NamedTuple):
+    """Where the pages of a column in a row group are."""
+
+    start: int
+    end: int
+
+
+class PageHeader(NamedTuple):
+    """What a header says of its page.
+
+    Attributes:
+        dictionary: whether it holds the values that indices in other pages stand for.
+        size: bytes without compression.
+        values: nulls too.
+        rows: those that begin in it; `None` if the header does not say.
+        encoding: its number in the format.
+    """
+
+    dictionary: bool
+    size: int
+    values: int
+    rows: int | None
+    encoding: int
+
+
+class _Reader:
+    """The protocol, from left to right."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+
+    def fields(self) -> Iterator[tuple[int, int]]:
+        """Number and type of each field of an object; who asks must read or skip its value before the next."""
+        number = 0
+        while first := self.byte():
+            number = number + (first >> 4) if first >> 4 else self.integer(I16)
+            if not -(2**15) <= number < 2**15:
+                raise ValueError(MALFORMED)
+            yield number, first & 15
+
+    def integers(self, wanted: int) -> dict[int, int]:
+        """The fields of an object that are numbers of this type; pyarrow skips those of another, too."""
+        found = {}
+        for number, kind in self.fields():
+            if kind == wanted:
+                found[number] = self.integer(kind)
+            else:
+                self.skip(kind)
+        return found
+
+    def items(self, expected: int) -> range:
+        """The places of a list, whose values must be of this type."""
+        first = self.byte()
+        count = first >> 4 if first >> 4 < 15 else self.varint()
+        if first & 15 != expected or count > len(self.data):
+            raise ValueError(MALFORMED)
+        return range(count)
+
+    def byte(self) -> int:
+        self.at += 1
+        return self.data[self.at - 1]
+
+    def varint(self) -> int:
+        value = 0
+        for shift in range(0, 70, 7):
+            byte = self.byte()
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+        raise ValueError(MALFORMED)
+
+    def integer(self, kind: int) -> int:
+        value = self.varint()
+        if value >> BITS[kind]:
+            raise ValueError(MALFORMED)
+        return (value >> 1) ^ -(value & 1)
+
+    def skip(self, kind: int, depth: int = 0, *, in_list: bool = False) -> None:
+        if depth > MOST_NESTING:
+            raise ValueError(MALFORMED)
+        if kind in (TRUE, FALSE):
+            self.at += in_list  # in an object, the type is the value
+        elif kind == BYTE:
+            self.at += 1
+        elif kind in BITS:
+            self.varint()
+        elif kind == DOUBLE:
+            self.at += 8
+        elif kind == BINARY:
+            length = self.varint()
+            self.at += length
+        elif kind in (LIST, SET):
+            first = self.byte()
+            for _ in range(first >> 4 if first >> 4 < 15 else self.varint()):
+                self.skip(first & 15, depth + 1, in_list=True)
+        elif kind == STRUCT:
+            for _, inner in self.fields():
+                self.skip(inner, depth + 1)
+        else:
+            raise ValueError(MALFORMED)
+        if self.at > len(self.data):
+            raise IndexError
+
+
+def column_chunks(stream: IO[bytes], columns: Sequence[int]) -> list[list[Chunk]]:
+    """For each row group, where the pages of these columns are.
+
+    Args:
+        stream: the file.
+        columns: their numbers in ascending order; inner columns count one by one.
+    """
+    stream.seek(-8, 2)
+    end = stream.tell()
+    length = int.from_bytes(stream.read(4), "little")
+    if stream.read(4) != MAGIC or length > end:
+        raise ValueError(MALFORMED)
+    stream.seek(end - length)
+    reader = _Reader(stream.read(length))
+    groups: list[list[Chunk]] = []
+    try:
+        for number, kind in reader.fields():
+            if (number, kind) == (4, LIST):
+                groups = [_group(reader, set(columns)) for _ in reader.items(STRUCT)]
+            else:
+                reader.skip(kind)
+    except IndexError:
+        raise ValueError(MALFORMED) from None
+    if any(len(group) != len(columns) for group in groups):
+        raise ValueError(MALFORMED)
+    return groups
+
+
+def _group(reader: _Reader, columns: set[int]) -> list[Chunk]:
+    chunks: list[Chunk] = []
+    for number, kind in reader.fields():
+        if (number, kind) == (1, LIST):
+            chunks = []
+            for index in reader.items(STRUCT):
+                chunk = _chunk(reader)
+                if index in columns:
+                    chunks.append(chunk)
+        else:
+            reader.skip(kind)
+    return chunks
+
+
+def _chunk(reader: _Reader) -> Chunk:
+    about: dict[int, int] = {}
+    for number, kind in reader.fields():
+        if (number, kind) == (3, STRUCT):
+            about |= reader.integers(I64)  # a second one adds to the first, as in pyarrow
+        else:
+            reader.skip(kind)
+    start = _count(about, 9)
+    if 0 < about.get(11, 0) < start:  # the page of the dictionary, as pyarrow finds it
+        start = about[11]
+    return Chunk(start, start + _count(about, 7) if _count(about, 5) else start)
+
+
+def page_headers(stream: IO[bytes], chunk: Chunk) -> Iterator[PageHeader]:
+    """The headers of a column's pages, one after the other."""
+    place = chunk.start
+    while place < chunk.end:
+        fields, length = _header(stream, place)
+        kind, size = _count(fields, (1,)), _count(fields, (2,))
+        place += length + _count(fields, (3,))
+        if kind == DICTIONARY_PAGE:
+            yield PageHeader(True, size, 0, 0, 0)
+        elif kind == DATA_PAGE:
+            yield PageHeader(False, size, _count(fields, (5, 1)), None, _count(fields, (5, 2)))
+        elif kind == DATA_PAGE_2:
+            yield PageHeader(False, size, _count(fields, (8, 1)), _count(fields, (8, 3)), _count(fields, (8, 4)))
+
+
+def _header(stream: IO[bytes], place: int) -> tuple[dict[tuple[int, ...], int], int]:
+    """The numbers in the header that begins here, by the numbers of their fields, and its length."""
+    for length in (HEADER_BYTES, MOST_HEADER_BYTES):
+        stream.seek(place)
+        reader = _Reader(stream.read(length))
+        found: dict[tuple[int, ...], int] = {}
+        try:
+            for number, kind in reader.fields():
+                if kind == I32:
+                    found[number,] = reader.integer(kind)
+                elif kind == STRUCT:
+                    found |= {(number, inner): value for inner, value in reader.integers(I32).items()}
+                else:
+                    reader.skip(kind)
+        except IndexError:
+            if len(reader.data) < length:
+                break
+        else:
+            return found, reader.at
+    raise ValueError(MALFORMED)
+
+
+def _count(fields: dict[Any, int], number: Any) -> int:
+    """A field that must be there, and that counts something."""
+    value = fields.get(number, -1)
+    if value < 0:
+        raise ValueError(MALFORMED)
+    return value
