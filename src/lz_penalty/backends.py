@@ -41,10 +41,14 @@ def _reason(name: str) -> str | None:
 def _triton_reason() -> str | None:
     if not (_installed("torch") and _installed("triton")):
         return "torch and triton are needed: pip install 'lz-penalty[triton]'"
-    version: str = importlib.import_module("triton").__version__
+    try:
+        version: str = importlib.import_module("triton").__version__
+        cuda: bool = importlib.import_module("torch").cuda.is_available()
+    except Exception as error:  # a broken installation, or a library that finds no folder for temporary files
+        return f"torch or triton cannot be imported ({type(error).__name__}: {error})"
     if tuple(map(int, version.split(".")[:2])) < _TRITON:
         return f"triton {version} is too old: pip install --upgrade 'lz-penalty[triton]'"
-    if not importlib.import_module("torch").cuda.is_available() and not _interpreted():
+    if not cuda and not _interpreted():
         return "no CUDA device (TRITON_INTERPRET=1 runs it on the CPU, for tests)"
     return None
 

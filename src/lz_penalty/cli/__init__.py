@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
+import tempfile
 
 import typer
 
@@ -35,6 +38,8 @@ EXTRAS = {
     "scipy": "study",
 }
 
+NO_ROOM = (errno.ENOSPC, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC))
+
 app = typer.Typer(
     name="lz-penalty",
     no_args_is_help=True,
@@ -57,12 +62,30 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
         raise typer.Exit
 
 
+def _settle_temporary_folder() -> None:
+    """Without any folder for temporary files, libraries that only ask for its name can still be imported."""
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:
+        tempfile.tempdir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp"
+
+
 def main() -> None:
     """Run the command line; bad input ends with one line and exit code 2."""
+    _settle_temporary_folder()
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except LZPenaltyError as error:
         print(f"lz-penalty: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left cannot be written either
+        print(f"lz-penalty: {error.filename or 'the output'}: cannot be written ({error.strerror}).", file=sys.stderr)
         sys.exit(2)
     except ModuleNotFoundError as error:
         name = (error.name or "").split(".")[0]

@@ -12,6 +12,7 @@ from rich.progress import Progress, TimeRemainingColumn
 from rich.table import Table
 
 from lz_penalty.cli.options import DEVICE, DTYPE, MODEL
+from lz_penalty.files import check_output
 
 DEFAULT = "none repetition:1.2 frequency:0.3 dry:0.8 sglang paper guarded failsafe"
 
@@ -35,6 +36,8 @@ def compare(
     degenerate: some unit 20 times or more in a row (the paper's threshold). loops: 5 times and 60 tokens. cost: how many
     bits per token worse the penalised model predicts human text. Reasoning problems are for the bundled model.
     """
+    if out is not None:
+        check_output(out)
     from lz_penalty.evaluation import compare as comparison
     from lz_penalty.evaluation.generation import load
     from lz_penalty.evaluation.penalties import penalty

@@ -13,6 +13,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from lz_penalty.cli.options import DEVICE, DTYPE, MODEL
+from lz_penalty.files import check_output
 
 if TYPE_CHECKING:
     from lz_penalty.evaluation.harm import Harm
@@ -37,6 +38,8 @@ def cost(
     of tokens at which greedy decoding without the penalty writes the copy; leaves: at which it would, and does not
     because of the penalty; spoilt: tasks in which that happens.
     """
+    if out is not None:
+        check_output(out)
     from lz_penalty.evaluation.generation import load
     from lz_penalty.evaluation.harm import Plan, measure, steps
     from lz_penalty.evaluation.penalties import penalty

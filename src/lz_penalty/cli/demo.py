@@ -12,6 +12,8 @@ from rich.table import Table
 from rich.terminal_theme import SVG_EXPORT_THEME
 from rich.text import Text
 
+from lz_penalty.files import check_output, write_file
+
 PENALTIES = ("none", "repetition:1.2", "frequency:0.3", "paper", "guarded", "failsafe")
 
 
@@ -25,6 +27,8 @@ def demo(
 
     Loops are shown in red. The model is small (7 million parameters) and travels with the package; large ones loop too.
     """
+    if svg is not None:
+        check_output(svg, "--svg")
     from lz_penalty import bundled_model
     from lz_penalty.detection import distinct, find_repetition
     from lz_penalty.evaluation.generation import BUNDLED, continue_greedily, load
@@ -66,7 +70,7 @@ def demo(
     console.print(table)
     if svg is not None:
         picture = console.export_svg(title="lz-penalty demo", theme=SVG_EXPORT_THEME)
-        svg.write_text(re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL), encoding="utf-8")  # no web fonts
+        write_file(svg, re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL), "--svg")  # no web fonts
 
 
 def _coloured(tokenizer, tokens, loop) -> Text:

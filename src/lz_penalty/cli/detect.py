@@ -15,8 +15,10 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 from rich.table import Table
 
+from lz_penalty.checks import real
 from lz_penalty.cli.output import SHOWN_PROBLEMS, clean
 from lz_penalty.errors import LZPenaltyError, bad_value, show
+from lz_penalty.files import check_output, replacing
 
 if TYPE_CHECKING:
     from lz_penalty.detection.judge import Judge
@@ -69,6 +71,8 @@ def detect(
         raise bad_value("judge", judge, "flagged or all")
     if judge != "flagged" and judge_model is None:
         raise LZPenaltyError(f"--judge {judge}: needs --judge-model.")
+    if fail_over is not None:
+        real(0, 1)("--fail-over", fail_over)
     if every and out is None:
         raise LZPenaltyError("--every: needs --out.")
     asked = _judge(judge_model, judge_url, judge_key_variable, judge_cache, judge_prices, judge_concurrency)
@@ -132,21 +136,11 @@ def _writing(out: Path | None, inputs: Iterable[str]) -> Iterator[Any]:
     if out is None:
         yield lambda row: None
         return
-    if any(os.path.exists(path) and out.exists() and os.path.samefile(path, out) for path in inputs):
+    check_output(out)
+    if any(os.path.exists(path) and os.path.exists(out) and os.path.samefile(path, out) for path in inputs):
         raise LZPenaltyError(f"--out {out}: is one of the files to read; give another.")
-    if out.is_dir():
-        raise LZPenaltyError(f"--out {out}: is a folder; give a file.")
-    part = out.with_name(f"{out.name}.{os.getpid()}.part")
-    try:
-        file = open(part, "w", encoding="utf-8")  # noqa: SIM115  closed below; what fails there is no bad argument
-    except OSError as error:
-        raise LZPenaltyError(f"--out {out}: cannot be written ({error.strerror or error}).") from None
-    try:
-        with file:
-            yield lambda row: file.write(json.dumps(row) + "\n")
-        part.replace(out)
-    finally:
-        part.unlink(missing_ok=True)
+    with replacing(out) as write:
+        yield lambda row: write(json.dumps(row) + "\n")
 
 
 @contextmanager

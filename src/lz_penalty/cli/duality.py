@@ -12,6 +12,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from lz_penalty.cli.options import MODEL
+from lz_penalty.files import check_output
 
 
 def duality(
@@ -27,6 +28,8 @@ def duality(
     Each text is coded by itself, token by token in float32 on the CPU, decoded again and compared. Needs
     `pip install 'lz-penalty[duality]'`.
     """
+    if out is not None:
+        check_output(out)
     from lz_penalty import bundled_model
     from lz_penalty.evaluation import duality as pages
     from lz_penalty.evaluation.generation import load

@@ -34,13 +34,20 @@ def evaluate(
     What cannot run is named and left out, and the rest goes on; the exit code is then 1. docs/study.md has the file's form.
     """
     from lz_penalty.errors import LZPenaltyError
+    from lz_penalty.evaluation.devices import usable_device
+    from lz_penalty.files import check_output_folder
     from lz_penalty.study.sweep import read_sweep
 
+    if device is not None:
+        usable_device(device)
+    if out is not None:
+        check_output_folder(out)
     clean = True
     for name in sweeps:
         try:
             sweep = read_sweep(name)
             folder = (out / sweep.name if len(sweeps) > 1 else out) if out else Path("runs") / sweep.name
+            check_output_folder(folder)
             clean &= _evaluate(name, sweep, folder, resume, dry_run, {"device": device, "workers": workers})
         except LZPenaltyError as error:
             if len(sweeps) == 1:

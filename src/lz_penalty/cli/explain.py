@@ -15,9 +15,11 @@ from rich.text import Text
 from lz_penalty.cli.options import DEVICE, DTYPE, FILE, MODEL, text_of
 from lz_penalty.cli.output import escaped
 from lz_penalty.errors import LZPenaltyError, bad_value
+from lz_penalty.files import check_output, write_file
 
 if TYPE_CHECKING:
     from lz_penalty.config import LZPenaltyConfig
+    from lz_penalty.evaluation.penalties import Penalty
     from lz_penalty.explain import Candidate, Explanation
     from lz_penalty.explain.tokenizing import Tokenizer
 
@@ -63,6 +65,8 @@ def explain(
     from lz_penalty.explain.tokenizing import load_tokenizer
 
     _refuse_idle(context)
+    if html is not None:
+        check_output(html, "--html")
     config = named(penalty).config
     if config is None:
         allowed = "an LZ penalty with a strength above 0: paper, sglang, guarded or failsafe"
@@ -72,6 +76,12 @@ def explain(
             f"--penalty {penalty}: a text has no prompt to leave out, only runs have: leave out include_prompt, or give the "
             "text without its prompt."
         )
+    if run:
+        from lz_penalty.evaluation.devices import check_dtype, usable_device
+
+        usable_device(device)
+        check_dtype("--dtype", dtype)
+        chosen = [named(name) for name in run]
     text = text_of("text", text, file)
     recordings = _read(recording)
     tokenizer = load_tokenizer(model)
@@ -83,7 +93,7 @@ def explain(
     if run and not ids:
         raise LZPenaltyError("--run: there is no token to go on from: raise --at, or give another text.")
     if html is not None:
-        recorded = [_recorded(model, text, at, run, tokens, device, dtype)] if run else []
+        recorded = [_recorded(model, text, at, chosen, tokens, device, dtype)] if run else []
         _write_page(html, text if at is None else None, ids, tokenizer, config, [*recorded, *recordings])
         return
     step = explained(ids, tokenizer.vocab_size, config=config, decode=tokenizer.decode)
@@ -119,14 +129,12 @@ def _refuse_idle(context: typer.Context) -> None:
 
 
 def _recorded(
-    model: str, text: str, at: int | None, run: list[str], tokens: int, device: str, dtype: str
+    model: str, text: str, at: int | None, chosen: list[Penalty], tokens: int, device: str, dtype: str
 ) -> dict[str, Any]:
     from lz_penalty.evaluation.generation import load
-    from lz_penalty.evaluation.penalties import penalty
     from lz_penalty.evaluation.recording import record
     from lz_penalty.explain.tokenizing import prompt_of
 
-    chosen = [penalty(name) for name in run]
     loaded = load(model, device, dtype)
     about = f"{model} goes on with the text by at most {tokens:,} tokens, always the likeliest after the penalty."
     names: dict[str, Any] = {"name": f"written by {model}", "about": about, "model_name": model}
@@ -155,10 +163,7 @@ def _write_page(
     texts = [] if typed else [stored_text("the text given", ids, tokenizer)]
     show = "recording:0" if recordings else "own" if typed else "text:0"
     written = page(config=config, text=text or "", texts=texts, recordings=recordings, show=show)
-    try:
-        html.write_text(written, encoding="utf-8")
-    except OSError as error:
-        raise LZPenaltyError(f"--html {html}: cannot be written ({error}).") from None
+    write_file(html, written, "--html")
     Console(stderr=True).print(Text(f"{html}: open it in a browser."))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from lz_penalty.checks import real
 from lz_penalty.cli.options import DEVICE, FILE, MODEL, text_of
 
 
@@ -16,7 +17,7 @@ def generate(
     file: Path = FILE,
     tokens: int = typer.Option(256, "--tokens", "-n", min=1, max=1_000_000, help="Write at most this many tokens."),
     temperature: float = typer.Option(0.0, min=0.0, max=100.0, help="0 takes the likeliest token each time."),
-    seed: int = typer.Option(0, help="For temperatures above 0."),
+    seed: int = typer.Option(0, min=0, max=2**63 - 1, help="For temperatures above 0."),
     device: str = DEVICE,
     chat: bool = typer.Option(False, help="Put the prompt into the model's chat template."),
 ) -> None:
@@ -25,11 +26,15 @@ def generate(
     Penalties: `none`; the LZ presets `paper`, `sglang`, `guarded`, `failsafe`, as in `guarded:0.3,window_size=2048`; and
     `repetition`, `no-repeat-ngram`, `frequency`, `presence`, `dry`, as in `dry:0.8`.
     """
+    real(0, 100)("--temperature", temperature)
     import torch
-    from transformers import TextStreamer
 
+    from lz_penalty.evaluation.devices import usable_device
     from lz_penalty.evaluation.generation import UNCHANGED, load
     from lz_penalty.evaluation.penalties import penalty as named
+
+    usable_device(device)
+    from transformers import TextStreamer
 
     chosen = named(penalty)
     prompt = text_of("prompt", prompt, file)

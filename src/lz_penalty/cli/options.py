@@ -8,11 +8,14 @@ from typing import Any
 import typer
 
 from lz_penalty.errors import LZPenaltyError
+from lz_penalty.files import read_text
 
 __all__ = ["DEVICE", "DTYPE", "FILE", "MODEL", "text_of"]
 
+MAX_RECORD = 8 * 2**20  # bytes, as `detect` reads at most
+
 MODEL: Any = typer.Option("bundled", "--model", "-m", help="`bundled`, a Hugging Face id, or a folder.")
-DEVICE: Any = typer.Option("auto", help="auto, cpu, cuda, mps.")
+DEVICE: Any = typer.Option("auto", help="auto, cpu, cuda, cuda:1, mps.")
 DTYPE: Any = typer.Option("auto", help="auto (float32 on a CPU, else the model's own), float32, bfloat16, float16.")
 FILE: Any = typer.Option(None, "--file", "-f", help="Read the text from this file.")
 
@@ -23,7 +26,7 @@ def text_of(what: str, given: str, file: Path | None) -> str:
         raise LZPenaltyError(f"the {what} is given twice: leave out the argument or --file.")
     if file is not None:
         try:
-            given = file.read_text(encoding="utf-8")
+            given = read_text(file, MAX_RECORD)
         except (OSError, UnicodeDecodeError) as error:
             raise LZPenaltyError(f"--file {file}: cannot be read as UTF-8 text ({error}).") from None
     try:

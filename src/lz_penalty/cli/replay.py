@@ -17,6 +17,7 @@ from rich.table import Table
 
 from lz_penalty.cli.output import SHOWN_PROBLEMS, clean
 from lz_penalty.errors import LZPenaltyError, bad_value
+from lz_penalty.files import check_output
 
 if TYPE_CHECKING:
     from lz_penalty.detection.records import Problem
@@ -125,12 +126,17 @@ def _changes(given: list[str]) -> dict[str, Any]:
 def _kept(out: Path | None, log: str) -> Iterator[Path]:
     """Where answers are kept: the file given, else one that is gone afterwards."""
     if out is not None:
+        check_output(out)
         if out.exists() and os.path.samefile(out, log):
             raise LZPenaltyError(f"--out {out}: is the log itself; give another.")
         yield out
         return
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder, "answers.jsonl")
+    try:
+        folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    except OSError as error:
+        raise LZPenaltyError(f"there is no folder for temporary files ({error.strerror}): give --out.") from None
+    with folder as name:
+        yield Path(name, "answers.jsonl")
 
 
 def _show(summary: Summary) -> None:

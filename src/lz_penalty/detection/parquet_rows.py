@@ -154,7 +154,8 @@ def _worst(pages: Sequence[_Page], rows: int) -> int:
 
 def _pages(stream: IO[bytes], chunk: Chunk, in_lists: bool) -> list[_Page]:
     """The pages of a column in a row group."""
-    dictionary, pages = 0, []
+    dictionary = 0
+    pages: list[_Page] = []
     for header in page_headers(stream, chunk):
         if len(pages) == MOST_PAGES:
             raise ValueError(f"a column has more than {MOST_PAGES:,} pages in a row group")

@@ -16,8 +16,11 @@ from lz_penalty.evaluation.bits import human_text_cost
 from lz_penalty.evaluation.generation import Loaded, continue_greedily
 from lz_penalty.evaluation.penalties import Penalty
 from lz_penalty.evaluation.results_file import write_results
+from lz_penalty.files import read_text
 
 __all__ = ["Plan", "Result", "compare", "read_results"]
+
+MAX_FILE = 64 * 2**20  # bytes of a file of results
 
 
 @dataclass(frozen=True)
@@ -121,9 +124,9 @@ def measure(loaded: Loaded, penalty: Penalty, plan: Plan, tick: Callable[[str, i
 def read_results(path: Path, plan: Plan | None = None) -> list[Result]:
     """The results in a file; an error if it was made by another plan, so that nothing is mixed up."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(read_text(path, MAX_FILE))
         results = [Result(**result) for result in data["results"]]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise LZPenaltyError(
             f"{path}: not a file of results ({error}); move it away or choose another --out."
         ) from None

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from lz_penalty.errors import LZPenaltyError
+from lz_penalty.evaluation.devices import check_dtype, usable_device
 from lz_penalty.evaluation.penalties import Penalty
 
 __all__ = ["BUNDLED", "UNCHANGED", "Continuations", "Loaded", "continue_greedily", "load"]
@@ -35,6 +36,8 @@ class Continuations(NamedTuple):
 
 def load(name: str, device: str = "auto", dtype: str = "auto") -> Loaded:
     """Load `bundled`, a Hugging Face id or a folder; one clear error if that fails."""
+    device = usable_device(device)
+    check_dtype("--dtype", dtype)
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
@@ -42,15 +45,13 @@ def load(name: str, device: str = "auto", dtype: str = "auto") -> Loaded:
 
     logging.disable_progress_bar()
     path: str | Path = bundled_model.path() if name == BUNDLED else name
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     if dtype == "auto" and device == "cpu":
         dtype = "float32"  # the fast one on a CPU
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
         model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
         model = model.to(device).eval()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # the last: too little memory on the device
         reason = str(error).strip().split("\n")[0]
         raise LZPenaltyError(f"model {name!r} cannot be loaded: {reason}") from None
     if len(tokenizer) > model.get_output_embeddings().weight.shape[0]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 import lz_penalty
+from lz_penalty.files import write_file
 
 __all__ = ["write_results"]
 
@@ -18,9 +19,7 @@ __all__ = ["write_results"]
 def write_results(path: Path, plan: dict[str, Any], results: list[Any]) -> None:
     """Write what was measured, and how."""
     data = {"lz_penalty": lz_penalty.__version__, "machine": _machine(), "plan": plan, "results": results}
-    partial = path.with_suffix(path.suffix + ".partial")
-    partial.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_file(path, json.dumps(data, indent=2) + "\n")
 
 
 def _machine() -> dict[str, str]:

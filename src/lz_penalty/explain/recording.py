@@ -25,19 +25,23 @@ from lz_penalty.checks import MAX_TOKEN_ID, integer, real
 from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.explain.tokenizing import Tokenizer
+from lz_penalty.files import read_text
 
 __all__ = ["FORMAT", "MAX_TOKENS", "checked_recording", "read_recording", "stored_text"]
 
 FORMAT = "lz-penalty recording 1"
 MAX_TOKENS = 5_000  # of a run with its prompt, and of a text
 MAX_RUNS = 24
+MAX_FILE = 64 * 2**20  # bytes
 MAX_LOGIT = 1e39  # more than float32 holds
 
 
 def read_recording(path: Path) -> dict[str, Any]:
     """The recording in a file; an error that says what is wrong with it."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(read_text(path, MAX_FILE))
+    except LZPenaltyError:
+        raise
     except (OSError, ValueError, RecursionError) as error:
         raise LZPenaltyError(f"{path}: cannot be read as JSON ({error}).") from None
     return checked_recording(data, str(path))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lz_penalty.errors import LZPenaltyError
+from lz_penalty.files import write_file
 
 __all__ = ["Cost", "Row", "read_costs", "read_logs", "read_rows", "write_costs", "write_rows"]
 
@@ -119,9 +120,7 @@ def _write(path: Path, kind: type, items: Sequence[Any]) -> None:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
     writer.writerows([_shown(getattr(item, name)) for name in names] for item in items)
-    partial = path.with_suffix(".partial")
-    partial.write_text(text.getvalue(), encoding="utf-8")
-    partial.replace(path)
+    write_file(path, text.getvalue())
 
 
 def _shown(value: Any) -> str:

@@ -13,6 +13,7 @@ from inspect_ai.log import EvalLog, list_eval_logs, read_eval_log_sample_summari
 from inspect_ai.model import Model
 
 from lz_penalty.errors import LZPenaltyError
+from lz_penalty.evaluation.devices import usable_device
 from lz_penalty.study.models import living, local_or_provider, make_judge, on_endpoint, refuses_bad_settings
 from lz_penalty.study.requests import generate_config, is_lz
 from lz_penalty.study.sweep import Cell, ModelEntry, Sweep, TaskEntry, cells
@@ -57,7 +58,7 @@ def log_folder(out: Path) -> Path:
 
 
 def prepare(sweep: Sweep) -> Prepared:
-    """Load the tasks and check every cell's settings; needs no model."""
+    """Load the tasks, check every model's device and every cell's settings; needs no model."""
     made = Prepared()
     missing = set()
     for entry in sweep.tasks:
@@ -66,8 +67,16 @@ def prepare(sweep: Sweep) -> Prepared:
         except (LZPenaltyError, ImportError) as error:
             missing.add(entry)
             made.left_out.append(f"task {entry.name!r}: {error}")
+    absent = set()
+    for model in sweep.models:
+        try:
+            if model.kind == "transformers":
+                usable_device(model.device, "device")
+        except (LZPenaltyError, ImportError) as error:
+            absent.add(model)
+            made.left_out.append(f"model {model.name!r}: {error}")
     for cell in cells(sweep):
-        if cell.task in missing:
+        if cell.task in missing or cell.model in absent:
             continue
         try:
             generate_config(

@@ -11,10 +11,13 @@ from typing import Any, TypeVar
 
 from lz_penalty.checks import boolean, choice, integer, real
 from lz_penalty.errors import LZPenaltyError, bad_value, closest, show, shown_name
+from lz_penalty.evaluation.devices import check_dtype, device_name
+from lz_penalty.files import read_text
 from lz_penalty.study.requests import KINDS, check_penalty
 
 __all__ = ["Cell", "Grid", "JudgeEntry", "ModelEntry", "Sweep", "TaskEntry", "cells", "read_sweep"]
 
+MAX_FILE = 2**20  # bytes
 MAX_CELLS = 100_000
 MAX_LIST = 1_000
 
@@ -189,7 +192,8 @@ _CHECKS = {
     "seed": integer(0, 2**31),
     "tokens_per_second": lambda name, value: value if value is None else real(1e-3, 1e9)(name, value),
     "kind": choice(*KINDS),
-    "dtype": choice("float32", "float64", "bfloat16", "float16", "auto"),
+    "device": device_name,
+    "dtype": check_dtype,
 }
 
 
@@ -224,7 +228,7 @@ def _text(name: str | Path) -> str:
     if str(name) in bundled_sweeps():
         return (resources.files("lz_penalty.study") / "sweeps" / f"{name}.toml").read_text(encoding="utf-8")
     try:
-        return Path(name).read_text(encoding="utf-8")
+        return read_text(Path(name), MAX_FILE)
     except (OSError, UnicodeDecodeError) as error:
         known = ", ".join(bundled_sweeps())
         raise LZPenaltyError(f"sweep {name}: cannot be read ({error}). Give a TOML file, or one of {known}.") from None

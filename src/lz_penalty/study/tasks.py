@@ -17,6 +17,7 @@ from inspect_ai.util import registry_create
 from lz_penalty import bundled_model
 from lz_penalty.bundled_model import problems
 from lz_penalty.errors import LZPenaltyError, show
+from lz_penalty.files import read_text
 from lz_penalty.study.requests import generate_config
 from lz_penalty.study.scorers import copy_fidelity, problem_accuracy, repetition
 from lz_penalty.study.sweep import Cell, Sweep, TaskEntry
@@ -159,9 +160,7 @@ def _registered(source: str) -> Questions:
 def _file(path: Path) -> Questions:
     """Questions from JSON lines: `question`, `answer`, and `choices` where the answer is one of some texts."""
     try:
-        if path.stat().st_size > MAX_FILE:
-            raise LZPenaltyError(f"file:{path}: larger than {MAX_FILE} bytes.")
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_text(path, MAX_FILE).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise LZPenaltyError(f"file:{path}: cannot be read ({error}).") from None
     samples = [_sample(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]

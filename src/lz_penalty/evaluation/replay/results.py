@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -12,6 +12,7 @@ from typing import IO, Any
 from lz_penalty.errors import LZPenaltyError, show
 from lz_penalty.evaluation.replay.log import Stored
 from lz_penalty.evaluation.replay.sending import Answer
+from lz_penalty.files import replacing
 
 __all__ = ["Results"]
 
@@ -69,27 +70,25 @@ class Results:
         return _answer(row["without"]), _answer(row["with"])
 
     def _append(self, row: dict[str, Any]) -> int:
-        self._file.seek(0, 2)
-        place = self._file.tell()
-        self._file.write(json.dumps(row).encode() + b"\n")
-        self._file.flush()
+        try:
+            place = self._file.seek(0, 2)
+            self._file.write(json.dumps(row).encode() + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise LZPenaltyError(f"--out {self.path}: cannot be written ({error.strerror or error}).") from None
         return place
 
     @contextmanager
     def replaced(self) -> Iterator[Any]:
         """A function that writes a row into the file that takes this one's place when all is done."""
-        part = self.path.with_name(self.path.name + ".part")
-        try:
-            with open(part, "w", encoding="utf-8") as file:
-                file.write(json.dumps(self._settings) + "\n")
-                yield lambda row: file.write(json.dumps(row) + "\n")
-            part.replace(self.path)
-        finally:
-            part.unlink(missing_ok=True)
+        with replacing(self.path) as write:
+            write(json.dumps(self._settings) + "\n")
+            yield lambda row: write(json.dumps(row) + "\n")
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file; what could not be written was told when it was added."""
+        with suppress(OSError):
+            self._file.close()
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lz_penalty.files import write_file
 from lz_penalty.study.report.tables import has_accuracy
 from lz_penalty.study.results import Cost
 from lz_penalty.study.statistics import BASELINE, Measured, Summary, family, strength
@@ -54,7 +56,9 @@ def draw(found: Sequence[Summary], costs: Sequence[Cost], folder: Path) -> list[
 
     def save(figure: Any, model: str, task: str | None, kind: str, caption: str) -> None:
         name = re.sub(r"[^a-z0-9]+", "-", " ".join(filter(None, (model, task, kind))).lower()) + ".png"
-        figure.savefig(folder / name, dpi=130, bbox_inches="tight", metadata={"Software": None})
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format="png", dpi=130, bbox_inches="tight", metadata={"Software": None})
+        write_file(folder / name, drawn.getvalue())
         matplotlib.pyplot.close(figure)
         pictures.append(Picture(model, task, f"{folder.name}/{name}", caption))
 

@@ -6,6 +6,7 @@ import html
 from collections.abc import Sequence
 from pathlib import Path
 
+from lz_penalty.files import write_file
 from lz_penalty.study.report.figures import Picture
 from lz_penalty.study.report.tables import has_accuracy, reader_table
 from lz_penalty.study.results import Cost
@@ -39,7 +40,7 @@ def write_pages(
     from markdown_it import MarkdownIt
 
     text = _markdown(found, costs, pictures, unjudged)
-    (out / "report.md").write_text(text, encoding="utf-8")
+    write_file(out / "report.md", text)
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
     models = ", ".join(dict.fromkeys(item.model for item in found))
     page = (
@@ -47,7 +48,7 @@ def write_pages(
         f'<meta name="viewport" content="width=device-width">\n'
         f"<title>{html.escape(f'Repetition and capability: {models}')}</title>\n<style>{STYLE}</style>\n{body}</html>\n"
     )
-    (out / "report.html").write_text(page, encoding="utf-8")
+    write_file(out / "report.html", page)
 
 
 def _markdown(found: Sequence[Summary], costs: Sequence[Cost], pictures: Sequence[Picture], unjudged: int) -> str:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from lz_penalty.files import write_file
 from lz_penalty.study.results import Cost
 from lz_penalty.study.statistics import BASELINE, Measured, Summary
 
@@ -38,7 +39,7 @@ def write_summary(path: Path, found: Sequence[Summary], costs: Sequence[Cost]) -
         numbers.append(bits.get((item.model, item.penalty), math.nan))
         head = [item.model, item.task, item.penalty, f"{item.temperature:g}", item.samples, item.runs]
         writer.writerow([*head, *("" if math.isnan(number) else f"{number:.5g}" for number in numbers)])
-    path.write_text(text.getvalue(), encoding="utf-8")
+    write_file(path, text.getvalue())
 
 
 def reader_table(found: Sequence[Summary], costs: Sequence[Cost]) -> str:
