@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -326,6 +327,7 @@ def _llama() -> Callable[[Request, random.Random], Path]:
 
         return Path(call, _same, lambda: True, truth)
 
+    weakref.finalize(path, loop.close)
     return path
 
 
