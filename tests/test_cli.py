@@ -92,17 +92,86 @@ BAD = {
     "no number": (("compare", "dry:much"), "must be a number"),
     "baseline out of range": (("compare", "repetition:-1"), "repetition"),
     "none with settings": (("compare", "none:1"), "takes no settings"),
+    "no such device": (("generate", "Hello", "--device", "tpu"), "--device = 'tpu': must be auto, cpu, cuda"),
+    "a device by half": (("cost", "--device", "cuda:"), "--device = 'cuda:': must be auto, cpu, cuda"),
+    "no CUDA": (("generate", "Hello", "--device", "cuda"), "--device cuda: torch"),
+    "no CUDA to compare": (("compare", "--device", "cuda:1"), "--device cuda:1: torch"),
+    "no CUDA for a cost": (("cost", "--device", "cuda"), "--device cuda: torch"),
+    "no CUDA for a run": (
+        ("explain", "a", "--html", "x.html", "--run", "none", "--device", "cuda"),
+        "--device cuda: torch",
+    ),
+    "no such study device": (("eval", "small", "--dry-run", "--device", "tpu"), "--device = 'tpu': must be"),
+    "no CUDA for a study": (("eval", "small", "--dry-run", "--device", "cuda"), "--device cuda: torch"),
+    "no such type": (("cost", "--dtype", "float23"), "--dtype = 'float23': must be one of 'auto'"),
+    "no such type for a run": (("explain", "a", "--html", "x.html", "--run", "none", "--dtype", "x"), "--dtype = 'x'"),
+    "no folder for a picture": (
+        ("demo", "--svg", "no/folder/x.svg"),
+        "--svg no/folder/x.svg: cannot be written (No such",
+    ),
+    "no folder for a page": (("explain", "a", "--html", "no/x.html"), "--html no/x.html: cannot be written (No such"),
+    "no folder to compare": (("compare", "--out", "no/x.json"), "--out no/x.json: cannot be written (No such"),
+    "no folder for a cost": (("cost", "--out", "no/x.json"), "--out no/x.json: cannot be written (No such"),
+    "no folder for codes": (("duality", "--out", "no/x.json"), "--out no/x.json: cannot be written (No such"),
+    "a folder for a file": (("cost", "--out", "."), "--out .: is a folder; give a file."),
+    "a file for a folder": (("eval", "small", "--dry-run", "--out", __file__), "is a file; give a folder"),
+    "a file above a folder": (
+        ("eval", "small", "--dry-run", "--out", f"{__file__}/x"),
+        "cannot be written (Not a directory)",
+    ),
+    "a file for a report": (("report", "studies/small", "--out", __file__), "is a file; give a folder"),
+    "a name too long": (("cost", "--out", "x" * 300), "cannot be written (File name too long)"),
+    "a text without end": (("generate", "--file", "/dev/zero"), "/dev/zero: longer than 8,388,608 bytes"),
+    "a recording without end": (
+        ("explain", "a", "--html", "x.html", "--recording", "/dev/zero"),
+        "longer than 67,108,864",
+    ),
+    "a sweep without end": (("eval", "/dev/zero"), "/dev/zero: longer than 1,048,576 bytes"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_is_one_line_and_exit_code_2(name):
     arguments, message = BAD[name]
+    if "cuda" in " ".join(arguments) and cuda_devices():
+        pytest.skip("there is CUDA here")
     shown = run(*arguments)
     assert shown.returncode == 2
     assert message in shown.stderr
     assert "Traceback" not in shown.stderr
     assert len(shown.stderr.strip().splitlines()) == 1
+
+
+def test_no_model_is_loaded_before_the_arguments_are_checked():
+    """Neither transformers nor a model is touched where an argument is bad."""
+    hide = "import sys; sys.modules['transformers'] = None; "
+    for arguments in (
+        ["generate", "Hello", "--device", "tpu"],
+        ["demo", "--svg", "no/x.svg"],
+        ["cost", "--out", "no/x"],
+    ):
+        code = f"{hide}sys.argv = ['lz-penalty', *{arguments}]; from lz_penalty.cli import main; main()"
+        shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert (shown.returncode, "needs transformers" in shown.stderr) == (2, False)
+
+
+def test_a_full_disk_is_one_line():
+    """/dev/full takes nothing: as standard output, and as a file that is written directly."""
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "lz_penalty", "doctor", "--json"]
+        shown = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert shown.returncode == 2
+    assert shown.stderr == "lz-penalty: the output: cannot be written (No space left on device).\n"
+    shown = run("demo", "--tokens", "1", "--svg", "/dev/full")
+    assert shown.returncode == 2
+    assert shown.stderr.endswith("\nlz-penalty: --svg /dev/full: cannot be written (No space left on device).\n")
+    assert "Traceback" not in shown.stderr
+
+
+def cuda_devices() -> int:
+    import torch
+
+    return torch.cuda.device_count()
 
 
 @pytest.mark.parametrize("module", ["torch", "transformers"])
@@ -117,3 +186,6 @@ def test_without_an_engine_it_says_what_to_install(module):
 def test_options_out_of_range_are_refused():
     assert run("demo", "--tokens", "0").returncode == 2
     assert run("compare", "--prompts", "1000").returncode == 2
+    for option in ("--temperature=nan", "--temperature=-1", "--seed=-1", f"--seed={2**70}", "--tokens=-1"):
+        shown = run("generate", "Hello", option)
+        assert (shown.returncode, "Traceback" in shown.stderr) == (2, False)

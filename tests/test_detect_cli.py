@@ -204,6 +204,40 @@ def test_results_on_disk(folder):
     assert (folder / "some.jsonl").read_bytes() == content
 
 
+def test_results_are_written_to_no_other_file(folder):
+    """Neither the file that a link names nor a file with a name that can be guessed is written to."""
+    victim, out = folder / "victim", folder / "out.jsonl"
+    victim.write_text("mine")
+    out.symlink_to(victim)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lz_penalty", "detect", "-", "--out", str(out)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+    )
+    (folder / f"out.jsonl.{process.pid}.part").symlink_to(victim)
+    process.communicate(LOOP.encode())
+    assert process.returncode == 0
+    assert victim.read_text() == "mine"
+    assert not out.is_symlink()
+    assert len(rows_of(out)) == 1
+
+
+def test_results_keep_the_permissions_of_the_file_before(folder):
+    out = folder / "out.jsonl"
+    run(folder / "some.jsonl", "--out", out)
+    assert out.stat().st_mode & 0o777 == 0o666 & ~_umask()
+    out.chmod(0o600)
+    run(folder / "some.jsonl", "--out", out, "--every")
+    assert (out.stat().st_mode & 0o777, len(rows_of(out))) == (0o600, 4)
+    assert run(folder / "some.jsonl", "--out", "/dev/stdout").stdout.startswith('{"source"')
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
 def test_more_processes_give_the_same(folder):
     (folder / "many.jsonl").write_bytes(b"".join(lines(FINE, LOOP * (n % 7), "x" * 20_000) for n in range(200)))
     (folder / "some.jsonl").write_bytes(lines(LOOP) + b"{\n" + lines(LOOP))
@@ -275,6 +309,7 @@ BAD = {
     "no length": (("--min-length", "0"), "min_length = 0"),
     "unknown format": (("--format", "csv"), "format = 'csv'"),
     "empty field": (("--field", "a..b"), "field = 'a..b'"),
+    "two signs": (("--field", "a.--1"), "field = 'a.--1': must be a name, or names and numbers"),
     "record too large": (("--max-record", 2**40), "max_record"),
     "no workers": (("--workers", "0"), "workers = 0"),
     "workers and Ray": (("--ray", "--workers", "2"), "exclude each other"),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -10,6 +14,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+
+from lz_penalty.errors import LZPenaltyError
 
 SECONDS_BETWEEN_LINES = 60
 SECONDS_OF_SPEED = 600  # outputs come in batches: the speed of the last few says little
@@ -33,11 +39,11 @@ def evaluate(
 
     What cannot run is named and left out, and the rest goes on; the exit code is then 1. docs/study.md has the file's form.
     """
-    from lz_penalty.errors import LZPenaltyError
     from lz_penalty.evaluation.devices import usable_device
     from lz_penalty.files import check_output_folder
     from lz_penalty.study.sweep import read_sweep
 
+    _settle_data_folder()
     if device is not None:
         usable_device(device)
     if out is not None:
@@ -56,6 +62,23 @@ def evaluate(
             print(f"lz-penalty: {error}", file=sys.stderr)
     if not clean:
         raise typer.Exit(1)
+
+
+def _settle_data_folder() -> None:
+    """inspect-ai keeps files of a run under way in the user's data folder; without a home they go to a temporary one."""
+    usual = os.path.expanduser("~/.local/share")
+    while os.path.dirname(usual) != usual and not os.path.exists(usual):
+        usual = os.path.dirname(usual)
+    if "XDG_DATA_HOME" in os.environ or (os.path.isabs(usual) and os.access(usual, os.W_OK)):
+        return
+    try:
+        folder = tempfile.mkdtemp(prefix="lz-penalty-")
+    except OSError as error:
+        raise LZPenaltyError(
+            f"no folder can be written ({error.strerror}): set XDG_DATA_HOME or TMPDIR to one."
+        ) from None
+    os.environ["XDG_DATA_HOME"] = folder
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 def _evaluate(name: str, sweep, out: Path, resume: bool, dry_run: bool, changes: dict) -> bool:
