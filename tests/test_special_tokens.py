@@ -16,7 +16,8 @@ from lz_penalty.engines.special_tokens import MAX_SPECIAL, special_token_ids
 from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor, LZPolicyLogitsProcessor
 from lz_penalty.engines.transformers.continuous import ContinuousLZPenalty, settings_of_request
 from lz_penalty.native import NativePenalty
-from lz_penalty.policy import Policy
+from lz_penalty.policy import Policy, Sections
+from lz_penalty.policy.vocabulary import vocabulary_of
 
 CONTEXT = context()
 GENERATION = GenerationConfig(eos_token_id=[END, 0], pad_token_id=1)
@@ -71,6 +72,13 @@ def test_a_tokenizer_that_wraps_one_of_another_kind(tokenizer):
     names = ("all_special_ids", "get_added_vocab", "eos_token_id", "pad_token_id")
     wrapping = SimpleNamespace(tokenizer=object(), **{name: getattr(tokenizer, name) for name in names})
     assert special_token_ids(wrapping) == special_token_ids(tokenizer) == (0, 1, 4_094, 4_095)
+
+
+def test_sections_of_such_a_tokenizer(tokenizer):
+    names = ("all_special_ids", "all_special_tokens", "get_added_vocab", "get_vocab", "added_tokens_decoder")
+    wrapping = SimpleNamespace(tokenizer=object(), **{name: getattr(tokenizer, name) for name in names})
+    sections, known = Sections.of(wrapping), Sections.of(tokenizer)
+    assert (sections.pairs, vocabulary_of(wrapping)) == (known.pairs, vocabulary_of(tokenizer))
 
 
 def test_a_request_may_have_1024_ids_and_a_config_2047():

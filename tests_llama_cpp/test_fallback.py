@@ -1,6 +1,7 @@
 """What is missing or does not fit is told, and the penalty is applied by Python: the same tokens, never a crash."""
 
 import logging
+from types import SimpleNamespace
 
 import llama_cpp
 import pytest
@@ -89,3 +90,21 @@ def test_another_server_is_refused(gguf_path, monkeypatch):
     monkeypatch.delattr(llama_server.stock, "prepare_request_resources")
     with pytest.raises(BackendUnavailableError, match="has another server than"):
         llama_server.serve(str(gguf_path))
+
+
+def test_what_others_put_around_the_stock_server_stays(gguf_path, monkeypatch):
+    """A second app is penalised too, and neither drops the other library's wrapper."""
+    called = []
+    stock, original = llama_server.stock, llama_server.stock.prepare_request_resources
+
+    def foreign(*given):
+        called.append(given)
+
+    foreign.__wrapped__ = original
+    monkeypatch.setattr(stock, "prepare_request_resources", foreign)
+    monkeypatch.setattr(llama_server, "_process", SimpleNamespace(ours=None))
+    for _ in range(2):
+        llama_server._penalise_requests()
+        stock.prepare_request_resources("body", None, None, {})
+    assert len(called) == 2
+    assert stock.prepare_request_resources is llama_server._process.ours

@@ -56,6 +56,13 @@ def test_loaded_through_an_entry_point(monkeypatch):
         LZPenaltyLogitsProcessor(config_of(), CPU, False)
 
 
+def test_a_front_end_that_asks_no_processor(monkeypatch):
+    """A request that nobody has checked would end the engine."""
+    monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "1")
+    with pytest.raises(LZPenaltyError, match="VLLM_USE_RUST_FRONTEND is set"):
+        LZPenaltyLogitsProcessor(config_of(), CPU, False)
+
+
 def test_drafts_on_v1_and_pooling():
     config = config_of(speculative_config=DRAFTS)
     with pytest.raises(ValueError, match="speculative decoding"):

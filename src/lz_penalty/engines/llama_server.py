@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import llama_cpp
@@ -26,6 +27,7 @@ from lz_penalty.errors import BackendUnavailableError, LZPenaltyError, bad_value
 __all__ = ["create_app", "serve"]
 
 _LOGGER = logging.getLogger("lz_penalty")
+_process = SimpleNamespace(ours=None)  # what prepares requests of the stock server with the penalty
 _REPLACES = "CONFIG_FILE"  # names a file that takes the place of all settings, the key among them
 
 
@@ -113,20 +115,26 @@ def create_app(server: StockSettings, model: ModelSettings) -> Any:
     public = (app.docs_url, app.redoc_url, app.openapi_url, app.swagger_ui_oauth2_redirect_url)
     # Inside of the stock middleware: browsers learn from its headers that they may read a refusal, too.
     app.user_middleware.append(Middleware(Guard, operator=operator, key=key, public=public))
-    prepare = getattr(stock.prepare_request_resources, "__wrapped__", stock.prepare_request_resources)
+    _penalise_requests()
+    return app
+
+
+def _penalise_requests() -> None:
+    """Have the stock server's preparation of a request add the penalty; what others have put around it stays."""
+    prepare = stock.prepare_request_resources
+    if prepare is _process.ours:
+        return
 
     def with_penalty(body: Any, llama_proxy: Any, body_model: Any, kwargs: Any) -> Any:
         config = CONFIG.get()
         if config is not None:
-            llm = llama_proxy(body_model)
+            penalise_special = server_settings().penalise_special_tokens
             kwargs["logits_processor"] = _OneRequest(
-                llm, config, prompt_length=0, penalise_special_tokens=operator.penalise_special_tokens
+                llama_proxy(body_model), config, prompt_length=0, penalise_special_tokens=penalise_special
             )
         return prepare(body, llama_proxy, body_model, kwargs)
 
-    with_penalty.__wrapped__ = prepare  # type: ignore[attr-defined]
-    stock.prepare_request_resources = with_penalty
-    return app
+    _process.ours = stock.prepare_request_resources = with_penalty
 
 
 def _check_effective(server: StockSettings, model: ModelSettings) -> None:

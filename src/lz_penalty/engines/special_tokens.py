@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 from lz_penalty.checks import MAX_EXEMPT, MAX_TOKEN_IDS
 from lz_penalty.config import LZPenaltyConfig
+from lz_penalty.policy.vocabulary import text_tokenizer
 
 __all__ = ["exempting", "special_token_ids"]
 
@@ -36,7 +37,7 @@ def special_token_ids(tokenizer: Any = None, config: Any = None, *others: Any) -
         config: a model or generation config; its eos, bos and pad ids.
         others: further configs.
     """
-    inner = tokenizer if hasattr(tokenizer, "all_special_ids") else getattr(tokenizer, "tokenizer", tokenizer)
+    inner = text_tokenizer(tokenizer)
     first = sorted({token for one in (config, *others, tokenizer, inner) for token in _ends(one)})
     known = set(first)
     ids = [*first, *(token for token in sorted(_of_tokenizer(tokenizer, inner)) if token not in known)]

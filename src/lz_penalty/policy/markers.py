@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from lz_penalty.policy.places import THINKING, TOOL_CALL, Pair
+from lz_penalty.policy.vocabulary import text_tokenizer
 
 __all__ = ["KNOWN", "markers_of"]
 
@@ -54,7 +55,7 @@ def markers_of(tokenizer: Any, more: tuple[Pair, ...] = ()) -> tuple[Pair, ...]:
         tokenizer: a Hugging Face tokenizer, or a processor that has one.
         more: markers that the tokenizer does not tell.
     """
-    inner = getattr(tokenizer, "tokenizer", tokenizer)
+    inner = text_tokenizer(tokenizer)
     templates = str(getattr(tokenizer, "chat_template", None) or "") + str(getattr(inner, "chat_template", None) or "")
     added = set(inner.get_added_vocab())
     pairs = [Pair(section, token, close) for section, token, close in _pairs(added)]

@@ -14,6 +14,7 @@ from lz_penalty.errors import LZPenaltyError
 from lz_penalty.policy.places import THINKING, Marked, Pair
 from lz_penalty.policy.rules import RequestPolicy
 from lz_penalty.policy.sections import Sections, State
+from lz_penalty.policy.vocabulary import text_tokenizer
 
 __all__ = ["MAX_REWIND", "Tracker", "closers_of"]
 
@@ -240,7 +241,7 @@ def closers_of(sections: Sections, tokenizer: Any) -> dict[Pair, tuple[int, ...]
         sections: whose markers.
         tokenizer: a Hugging Face tokenizer, or a processor that has one.
     """
-    inner = getattr(tokenizer, "tokenizer", tokenizer)
+    inner = text_tokenizer(tokenizer)
     closers = {}
     for pair in sections.pairs:
         if pair.section == THINKING and pair.close is not None:

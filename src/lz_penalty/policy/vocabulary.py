@@ -10,11 +10,19 @@ from typing import Any
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.policy.places import Pair
 
-__all__ = ["turn_ids", "vocabulary_of"]
+__all__ = ["text_tokenizer", "turn_ids", "vocabulary_of"]
 
 MAX_VOCABULARY = 2**22
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 _INSIDE = re.compile("call|tool.?sep|function|arg|param|think|thought|reason|unk", re.I)  # special, but within a turn
+
+
+def text_tokenizer(tokenizer: Any) -> Any:
+    """The tokenizer of texts: the given one, or that of a processor for images or sound.
+
+    A tokenizer may itself wrap one of another kind, which does not count.
+    """
+    return tokenizer if hasattr(tokenizer, "all_special_ids") else getattr(tokenizer, "tokenizer", tokenizer)
 
 
 def vocabulary_of(tokenizer: Any) -> list[bytes]:
@@ -26,7 +34,7 @@ def vocabulary_of(tokenizer: Any) -> list[bytes]:
     Args:
         tokenizer: a Hugging Face tokenizer, or a processor that has one.
     """
-    inner = getattr(tokenizer, "tokenizer", tokenizer)
+    inner = text_tokenizer(tokenizer)
     if not hasattr(inner, "get_vocab"):
         raise LZPenaltyError(
             f"tokenizer of type {type(inner).__name__}: has no get_vocab(). Give a Hugging Face tokenizer, or make "
@@ -47,7 +55,7 @@ def vocabulary_of(tokenizer: Any) -> list[bytes]:
 
 def turn_ids(tokenizer: Any, pairs: Iterable[Pair]) -> tuple[int, ...]:
     """The special tokens that begin or end a turn: all but those in markers and those that belong inside a turn."""
-    inner = getattr(tokenizer, "tokenizer", tokenizer)
+    inner = text_tokenizer(tokenizer)
     markers = "\n".join(f"{pair.open}\n{pair.close or ''}" for pair in pairs)
     special = dict(zip(inner.all_special_ids, inner.all_special_tokens, strict=True))
     special |= {i: str(token) for i, token in getattr(inner, "added_tokens_decoder", {}).items() if token.special}

@@ -20,6 +20,7 @@ from lz_penalty.errors import LZPenaltyError, show
 from lz_penalty.ops import apply_lz_penalty_
 from lz_penalty.packing import PackedConfig, pack_configs
 from lz_penalty.policy import SECTIONS, Pair, Policy, RequestPolicy, Sections, Tracker, closers_of
+from lz_penalty.policy.vocabulary import text_tokenizer
 
 __all__ = ["LZPolicyLogitsProcessor", "Outcome", "force", "needs_sections", "sections_of", "with_exempt"]
 
@@ -255,6 +256,6 @@ def _ends(tokenizer: Any, config: Any, pad: int | None) -> frozenset[int]:
     """The ids that end a row: end-of-sequence tokens of the generation config, else of the tokenizer, and padding."""
     found = getattr(config, "eos_token_id", None)
     if found is None:
-        found = getattr(getattr(tokenizer, "tokenizer", tokenizer), "eos_token_id", None)
+        found = getattr(text_tokenizer(tokenizer), "eos_token_id", None)
     ids = found if isinstance(found, (list, tuple)) else [found]
     return frozenset(token for token in (*ids, pad) if token is not None)

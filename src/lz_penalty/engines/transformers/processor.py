@@ -14,6 +14,7 @@ from lz_penalty.engines.special_tokens import exempting, special_token_ids
 from lz_penalty.engines.transformers.assistants import IN_ANOTHER_VOCABULARY
 from lz_penalty.errors import LZPenaltyError, show
 from lz_penalty.ops import apply_lz_penalty_
+from lz_penalty.policy.vocabulary import text_tokenizer
 
 __all__ = ["LZPenaltyLogitsProcessor"]
 
@@ -56,7 +57,7 @@ class LZPenaltyLogitsProcessor(LogitsProcessor):
         self.config = exempting(config, self.special)
         self.tokenizer = tokenizer
         self.pad_token_id = integer(0, MAX_TOKEN_ID, optional=True)("pad_token_id", pad_token_id)
-        for source in (getattr(tokenizer, "tokenizer", tokenizer), model_config):
+        for source in (text_tokenizer(tokenizer), model_config):
             if self.pad_token_id is None:
                 self.pad_token_id = getattr(source, "pad_token_id", None)
         self.prompt_length = integer(0, 2**31 - 1, optional=True)("prompt_length", prompt_length)

@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 import torch
-from vllm import SamplingParams
+from vllm import SamplingParams, envs
 from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 
@@ -55,6 +55,11 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
             raise LZPenaltyError(
                 "a diffusion model chooses many tokens at once, and the LZ penalty of each depends on those before it: "
                 f"start this model without {NAME}."
+            )
+        if getattr(envs, "VLLM_USE_RUST_FRONTEND", False):  # it asks no processor what a request may have
+            raise LZPenaltyError(
+                "VLLM_USE_RUST_FRONTEND is set: vLLM's front end in Rust does not let the LZ penalty check requests, and a bad "
+                "lz_* field would end the engine. Start vLLM without this variable."
             )
         reserved, size = server_settings().stop_token_id, vllm_config.model_config.get_vocab_size()
         if reserved is not None and reserved >= size:
