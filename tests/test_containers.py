@@ -148,7 +148,21 @@ def test_an_output_on_a_full_disk_is_one_line(source, tmp_path, name):
 
 # ---------------------------------------------------------------- a real one, where bubblewrap can make it
 
-BOX = ("bwrap", "--unshare-user", "--uid", "12345", "--gid", "12345", "--ro-bind", "/", "/", "--proc", "/proc")
+BOX = (
+    "bwrap",
+    "--unshare-user",
+    "--uid",
+    "12345",
+    "--gid",
+    "12345",
+    "--ro-bind",
+    "/",
+    "/",
+    "--proc",
+    "/proc",
+    "--dev",
+    "/dev",
+)
 BOX += ("--clearenv", "--setenv", "PATH", "/nowhere", "--setenv", "PYTHONDONTWRITEBYTECODE", "1", "--chdir", "/")
 
 
@@ -180,3 +194,14 @@ def test_in_a_read_only_container(arguments, home):
     done = subprocess.run([*BOX, *given, sys.executable, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not boxes(), reason="bubblewrap cannot make a container here")
+def test_where_nothing_at_all_can_be_written():
+    """torch makes a folder when it is imported in full; `detect` needs none."""
+    given = ("--remount-ro", "/dev", "--setenv", "PYTHONPATH", str(PACKAGE.parent))
+    for arguments, code in ((["detect", f"{PACKAGE}/ops.py"], 0), (["explain", "the cat the cat"], 2)):
+        command = [*BOX, *given, sys.executable, "-m", "lz_penalty", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    assert "mount one at /tmp, or set TMPDIR" in done.stderr

@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 import tempfile
+from typing import NoReturn
 
 import typer
 
@@ -62,34 +63,42 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
         raise typer.Exit
 
 
-def _settle_temporary_folder() -> None:
-    """Without any folder for temporary files, libraries that only ask for its name can still be imported."""
+def _settle_temporary_folder() -> bool:
+    """Whether there is a folder for temporary files; without one, libraries that only ask for its name can be imported."""
     try:
         tempfile.gettempdir()
     except FileNotFoundError:
-        tempfile.tempdir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp"
+        shared = "/dev/shm"  # in a read-only container often the only folder that can be written
+        tempfile.tempdir = shared if os.access(shared, os.W_OK) else "/tmp"
+    return os.access(tempfile.gettempdir(), os.W_OK)
 
 
 def main() -> None:
     """Run the command line; bad input ends with one line and exit code 2."""
-    _settle_temporary_folder()
+    temporary = _settle_temporary_folder()
     try:
         try:
             app()
         finally:
             sys.stdout.flush()
     except LZPenaltyError as error:
-        print(f"lz-penalty: {error}", file=sys.stderr)
-        sys.exit(2)
-    except OSError as error:
-        if error.errno not in NO_ROOM:
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left cannot be written either
-        print(f"lz-penalty: {error.filename or 'the output'}: cannot be written ({error.strerror}).", file=sys.stderr)
-        sys.exit(2)
+        _end(str(error))
     except ModuleNotFoundError as error:
         name = (error.name or "").split(".")[0]
         if name not in EXTRAS:
             raise
-        print(f"lz-penalty: this needs {name}: pip install 'lz-penalty[{EXTRAS[name]}]'", file=sys.stderr)
-        sys.exit(2)
+        _end(f"this needs {name}: pip install 'lz-penalty[{EXTRAS[name]}]'")
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left cannot be written either
+            _end(f"{error.filename or 'the output'}: cannot be written ({error.strerror}).")
+        if temporary:
+            raise
+        _end(
+            "this needs a folder for temporary files: mount one at /tmp, or set TMPDIR to a folder that can be written."
+        )
+
+
+def _end(message: str) -> NoReturn:
+    print(f"lz-penalty: {message}", file=sys.stderr)
+    sys.exit(2)
