@@ -6,6 +6,7 @@ import pytest
 from malformed import malformed
 
 from lz_penalty import LZPenaltyConfig, LZPenaltyError
+from lz_penalty import config as config_module
 from lz_penalty.policy import SECTIONS, Ladder, Policy, RequestPolicy, settings_from_request
 
 PAPER, GUARDED, FAILSAFE = LZPenaltyConfig.paper(), LZPenaltyConfig.guarded(), LZPenaltyConfig.failsafe()
@@ -170,3 +171,16 @@ def test_bad_policies():
         Ladder(stop_copies=101)
     with pytest.raises(LZPenaltyError, match="code = 'failsafe': must be an LZPenaltyConfig"):
         Policy(code="failsafe")
+
+
+def test_a_default_of_all_sections_is_refined_once(monkeypatch):
+    """Checking a request's exempt ids takes time for each section whose settings are its own, and no more."""
+    checked = []
+    token_ids = config_module._CHECKS["exempt_token_ids"]
+    monkeypatch.setitem(
+        config_module._CHECKS, "exempt_token_ids", lambda name, value: checked.append(name) or token_ids(name, value)
+    )
+    fields = {"lz_exempt_token_ids": [5, 6]}
+    found = settings_from_request(fields, LZPenaltyConfig.guarded())
+    assert found == LZPenaltyConfig.guarded(exempt_token_ids=(5, 6))
+    assert checked.count("lz_exempt_token_ids") == 1
