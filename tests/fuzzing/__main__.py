@@ -226,16 +226,8 @@ def _ended(name: str, code: int, log: str) -> dict[str, Any]:
 
 def _show(results: list[dict[str, Any]], seed: int, seconds: float) -> None:
     table = Table(title=f"seed {seed}, {seconds:.0f} s")
-    table.add_column("part")
-    for column in (
-        "cases",
-        "findings",
-        "worst time (bound), ms",
-        "in case",
-        "worst memory (bound), MB",
-        "in case",
-        "s",
-    ):
+    table.add_column("part", no_wrap=True)
+    for column in ("cases", "findings", "worst ms (bound)", "in case", "worst MB (bound)", "in case", "s"):
         table.add_column(column, justify="right")
     for one in results:
         table.add_row(

@@ -201,7 +201,7 @@ FUNCTIONS = {
     "paper20-criterion": Searched(_criterion("paper20"), 1, 64),
     "drift": Searched(_criterion("drift"), 2, 64),
     "counter": Searched(_criterion("counter"), 3, 100),
-    "edited": Searched(_criterion("edited"), 1, 64),
+    "edited": Searched(_criterion("edited"), 2.5, 64),
     "scan": Searched(partial(_scan, at_end=True), 2.5, 100),
     "scan-anywhere": Searched(partial(_scan, at_end=False), 2.5, 100),
 }
