@@ -10,7 +10,7 @@ from transformers.cli.serving.utils import BaseHandler
 from transformers.generation.continuous_batching.requests import RequestState
 
 from lz_penalty.engines import transformers as lz
-from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor, enabling
+from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor, enabling, serving
 from lz_penalty.engines.transformers.patching import Patches
 from lz_penalty.engines.transformers.settings import FIELDS
 from lz_penalty.errors import BackendUnavailableError
@@ -270,3 +270,15 @@ def test_many_threads():
     assert layers == 1
     lz.disable()
     assert state() == before
+
+
+def test_before_a_model_is_loaded_only_what_no_default_makes_right_is_refused():
+    """A default of the model or the server may have a buffer of 4,096 tokens, and that is not known yet."""
+    from fastapi import HTTPException
+
+    check = serving._validate_request(lambda self, body: body)
+    assert check(None, {"model": "m", "lz_min_match_length": 34}) == {"model": "m"}
+    with pytest.raises(HTTPException, match="lz_min_match_length = 5000"):
+        check(None, {"lz_min_match_length": 5000})
+    with pytest.raises(HTTPException, match="at most buffer_size"):
+        check(None, {"lz_buffer_size": 3, "lz_min_match_length": 5})

@@ -19,7 +19,7 @@ from typing import Any
 from transformers import GenerationConfig
 from transformers.cli.serving.utils import BaseHandler, GenerationState
 
-from lz_penalty.config import LZPenaltyConfig
+from lz_penalty.config import MAX_BUFFER, LZPenaltyConfig
 from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.transformers import continuous, following
 from lz_penalty.engines.transformers.patching import Change
@@ -31,6 +31,8 @@ __all__ = ["CHANGES", "REQUEST_ID", "changes_of_handlers", "special_tokens_of"]
 
 REQUEST_ID = "_lz_request_id"  # attribute of the generation config of a request
 STOPPED = "repetition"  # the finish reason
+# Stands for a default that is not known yet: with it, only what no default could make right is refused.
+_REFINED = LZPenaltyConfig(buffer_size=MAX_BUFFER)
 
 
 @contextmanager
@@ -46,7 +48,7 @@ def _told_to_the_client() -> Iterator[None]:
 def _validate_request(original: Callable[..., Any]) -> Callable[..., Any]:
     def changed(self, body):
         with _told_to_the_client():
-            settings_from_request(lz_fields(body), LZPenaltyConfig())  # before a model is loaded for it
+            settings_from_request(lz_fields(body), _REFINED)  # before a model is loaded for it
         return original(self, {name: value for name, value in body.items() if not name.startswith("lz_")})
 
     return changed
