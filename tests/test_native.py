@@ -1,11 +1,14 @@
 """The C header equals the reference, through ctypes; its build is safe; sanitizers find nothing."""
 
 import ctypes
+import grp
 import logging
 import os
+import pwd
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import cases
 import numpy as np
@@ -14,7 +17,7 @@ from hypothesis import given, settings
 from native_op import disagreement
 from test_equivalence import WRONG, sizes
 
-from lz_penalty import LZPenaltyConfig, LZPenaltyError
+from lz_penalty import LZPenaltyConfig, LZPenaltyError, files
 from lz_penalty.errors import BackendUnavailableError
 from lz_penalty.native import NativePenalty, _library, building, include_dir, native_settings
 
@@ -144,6 +147,7 @@ def test_other_content_has_another_key(tmp_path, monkeypatch):
 
 
 def test_a_cache_that_others_can_write_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_has_others", lambda group: True)
     monkeypatch.setenv(building.CACHE_VARIABLE, str(tmp_path / "c"))
     library = building.build("library.c", include_dir())
     for path in (library, tmp_path / "c"):
@@ -161,6 +165,7 @@ def test_a_cache_that_others_can_write_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize("mode", [0o777, 0o775, 0o757])
 def test_a_cache_in_a_folder_that_others_can_write_is_refused(tmp_path, monkeypatch, mode):
     """Who can write to a folder above the cache can put another library in its place."""
+    monkeypatch.setattr(files, "_has_others", lambda group: True)
     monkeypatch.setenv(building.CACHE_VARIABLE, str(tmp_path / "shared" / "mine" / "c"))
     library = building.build("library.c", include_dir())
     (tmp_path / "shared").chmod(mode)
@@ -168,6 +173,21 @@ def test_a_cache_in_a_folder_that_others_can_write_is_refused(tmp_path, monkeypa
         building.build("library.c", include_dir())
     (tmp_path / "shared").chmod(mode | 0o1000)  # sticky, as /tmp
     assert building.build("library.c", include_dir()) == library
+
+
+def test_a_group_of_the_user_alone_may_write(tmp_path, monkeypatch):
+    """Systems that give each user such a group make folders that it can write."""
+    monkeypatch.setenv(building.CACHE_VARIABLE, str(tmp_path / "home" / "c"))
+    library = building.build("library.c", include_dir())
+    (tmp_path / "home").chmod(0o775)
+    alone = SimpleNamespace(gr_name="ann", gr_mem=["ann"])
+    monkeypatch.setattr(pwd, "getpwuid", lambda user: SimpleNamespace(pw_name="ann"))
+    monkeypatch.setattr(grp, "getgrgid", lambda group: alone)
+    assert building.build("library.c", include_dir()) == library
+    for others in ({"gr_mem": ["ann", "bob"]}, {"gr_name": "staff"}):
+        monkeypatch.setattr(grp, "getgrgid", lambda group, others=others: SimpleNamespace(**vars(alone) | others))
+        with pytest.raises(BackendUnavailableError, match="home belongs .* can be written by others"):
+            building.build("library.c", include_dir())
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")

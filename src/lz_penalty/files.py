@@ -140,7 +140,7 @@ def read_text(path: Path, most: int) -> str:
     return data.decode("utf-8")
 
 
-def why_others_may_change(path: Path, *, group: bool = True) -> str | None:
+def why_others_may_change(path: Path) -> str | None:
     """Why somebody else could put another file or folder at this path; `None` if only root and this user can.
 
     Every folder above it counts too: who may write to one of them may swap what is in it. In a folder with the sticky
@@ -148,16 +148,27 @@ def why_others_may_change(path: Path, *, group: bool = True) -> str | None:
 
     Args:
         path: absolute and resolved, so that no folder above it is a link.
-        group: whether the group's members are others.
     """
-    writable = 0o022 if group else 0o002
     for place in (path, *path.parents):
         about = place.lstat()
         if stat.S_ISLNK(about.st_mode):
             return f"{place} is a link"
         owners = {os.geteuid()} if place == path else {os.geteuid(), 0}
         sticky = place != path and about.st_mode & stat.S_ISVTX
+        writable = 0o022 if _has_others(about.st_gid) else 0o002
         if about.st_uid not in owners or (about.st_mode & writable and not sticky):
             mode = stat.S_IMODE(about.st_mode)
             return f"{place} belongs to another user or can be written by others (owner {about.st_uid}, mode {mode:o})"
     return None
+
+
+def _has_others(group: int) -> bool:
+    """Whether others may be members of a group. Many systems give each user a group of the same name, for nobody else."""
+    import grp
+    import pwd
+
+    try:
+        name, about = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(group)
+    except KeyError:
+        return True
+    return about.gr_name != name or not {name}.issuperset(about.gr_mem)

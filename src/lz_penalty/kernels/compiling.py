@@ -52,7 +52,7 @@ def _untrusted(cache: Path, source: Path) -> str | None:
     """Why others could have put code into the cache; beside the source, it is as safe as the source."""
     if cache.parent == source.parent or os.name != "posix":
         return None
-    return why_others_may_change(cache.resolve(), group=False)
+    return why_others_may_change(cache.resolve())
 
 
 def _forgiving(cache: Any, method: Callable[..., Any]) -> Callable[..., Any]:
