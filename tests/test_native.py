@@ -186,7 +186,7 @@ def test_a_group_of_the_user_alone_may_write(tmp_path, monkeypatch):
     assert building.build("library.c", include_dir()) == library
     for others in ({"gr_mem": ["ann", "bob"]}, {"gr_name": "staff"}):
         monkeypatch.setattr(grp, "getgrgid", lambda group, others=others: SimpleNamespace(**vars(alone) | others))
-        with pytest.raises(BackendUnavailableError, match="home belongs .* can be written by others"):
+        with pytest.raises(BackendUnavailableError, match=r"home belongs .* can be written by others"):
             building.build("library.c", include_dir())
 
 
