@@ -1,15 +1,19 @@
 """`lz-penalty detect` in a real process."""
 
+import errno
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 from documents import BROKEN, FINE, LOOP, fill, lines, rows_of, write_broken
 from judge_server import serve, verdict
+
+from lz_penalty import LZPenaltyError, files
 
 KEY = "sk-test-0123456789abcdef"
 
@@ -230,6 +234,37 @@ def test_results_keep_the_permissions_of_the_file_before(folder):
     run(folder / "some.jsonl", "--out", out, "--every")
     assert (out.stat().st_mode & 0o777, len(rows_of(out))) == (0o600, 4)
     assert run(folder / "some.jsonl", "--out", "/dev/stdout").stdout.startswith('{"source"')
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs names for descriptors")
+def test_names_of_open_files_are_written_to_and_not_replaced(folder):
+    """As `--out /dev/stdout > file`: it is a link to that file, and must stay one."""
+    with open(folder / "opened", "wb") as file:
+        name = f"/dev/fd/{file.fileno()}"
+        files.write_file(Path(name), "told")
+        assert os.path.islink(name)
+        assert files._is_written_in_place(Path("/dev/stdout"), os.stat(folder / "opened"))
+    assert (folder / "opened").read_text() == "told"
+
+
+def test_a_file_that_cannot_be_replaced_is_written(folder, monkeypatch):
+    """One that a container has mounted; one in a folder of somebody else's."""
+    out = folder / "mounted"
+    out.write_text("before")
+
+    def busy(*_):
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    monkeypatch.setattr(os, "replace", busy)
+    files.write_file(out, "after")
+    assert out.read_text() == "after"
+    assert [path for path in folder.iterdir() if path.suffix == ".part"] == []
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder and allowed(path, mode))
+    files.write_file(out, "again")
+    assert out.read_text() == "again"
+    with pytest.raises(LZPenaltyError, match="Permission denied"):
+        files.write_file(folder / "new", "x")
 
 
 def _umask() -> int:

@@ -181,13 +181,24 @@ def test_a_group_of_the_user_alone_may_write(tmp_path, monkeypatch):
     library = building.build("library.c", include_dir())
     (tmp_path / "home").chmod(0o775)
     alone = SimpleNamespace(gr_name="ann", gr_mem=["ann"])
-    monkeypatch.setattr(pwd, "getpwuid", lambda user: SimpleNamespace(pw_name="ann"))
+    ann, bob = (SimpleNamespace(pw_name=name, pw_uid=uid, pw_gid=77) for name, uid in (("ann", 7), ("bob", 8)))
+    monkeypatch.setattr(files, "_has_others", lambda group, asked=files._has_others: asked(77))
+    monkeypatch.setattr(pwd, "getpwuid", lambda user: ann)
+    monkeypatch.setattr(pwd, "getpwall", lambda: [ann])
     monkeypatch.setattr(grp, "getgrgid", lambda group: alone)
     assert building.build("library.c", include_dir()) == library
     for others in ({"gr_mem": ["ann", "bob"]}, {"gr_name": "staff"}):
         monkeypatch.setattr(grp, "getgrgid", lambda group, others=others: SimpleNamespace(**vars(alone) | others))
         with pytest.raises(BackendUnavailableError, match=r"home belongs .* can be written by others"):
             building.build("library.c", include_dir())
+    monkeypatch.setattr(grp, "getgrgid", lambda group: alone)
+    monkeypatch.setattr(pwd, "getpwall", lambda: [ann, bob])  # whose own group it is too, without being listed in it
+    with pytest.raises(BackendUnavailableError, match="can be written by others"):
+        building.build("library.c", include_dir())
+
+
+def test_others_may_be_in_group_0():
+    assert files._has_others(0)
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")

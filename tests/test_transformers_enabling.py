@@ -219,6 +219,28 @@ def test_a_class_that_cannot_be_changed_leaves_the_others_as_they_were():
     assert not {"method", "field"} & vars(Child).keys()
 
 
+def test_a_wrapper_that_another_library_puts_back_works_again():
+    class Owner:
+        def method(self):
+            return 1
+
+    def doubled(original):
+        return lambda self: 2 * original(self)
+
+    patches, changes = Patches(), [(Owner, "method", doubled)]
+    patches.make(changes)
+    ours = Owner.method
+    Owner.method = lambda self: 10
+    patches.make(changes)
+    assert Owner().method() == 20
+    Owner.method = lambda self, below=Owner.method: below(self)
+    assert Owner().method() == 20
+    Owner.method = ours
+    assert Owner().method() == 2
+    patches.undo()
+    assert Owner().method() == 1
+
+
 def test_handlers_that_are_loaded_later_are_changed_too_and_only_while_enabled():
     def loaded():
         class Handler(BaseHandler):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,7 +27,7 @@ def check_output(path: Path, option: str = "--out") -> None:
     about = _about(path, option)
     if about is not None and stat.S_ISDIR(about.st_mode):
         raise LZPenaltyError(f"{option} {path}: is a folder; give a file.")
-    if about is not None and not stat.S_ISREG(about.st_mode):
+    if about is not None and _is_written_in_place(path, about):
         _check_writable(path, path, option)
     elif not path.parent.is_dir():
         raise _cannot_write(path, option, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
@@ -65,15 +66,29 @@ def _cannot_write(path: Path, option: str, error: Exception) -> LZPenaltyError:
     return LZPenaltyError(f"{option} {path}: cannot be written ({reason}).")
 
 
+def _is_written_in_place(path: Path, about: os.stat_result) -> bool:
+    """Whether the file at this path cannot be replaced: a device or pipe, a name of the system's, or a folder of others."""
+    if not stat.S_ISREG(about.st_mode):
+        return True
+    folder = os.path.realpath(path.parent)
+    if folder == "/dev" or folder.startswith(
+        "/proc/"
+    ):  # /dev/stdout, /dev/fd/1: links to a file that somebody else opened
+        return True
+    return not path.is_symlink() and not os.access(folder, os.W_OK | os.X_OK)
+
+
 @contextmanager
 def replacing(path: Path, option: str = "--out") -> Iterator[Write]:
     """A function that writes text or bytes; at the end they are the file, and after an error the file is as before.
 
     The new file is written beside the old one, under a name that nobody can guess, and takes its place. A link is
-    replaced and never followed. A device or a pipe is written to directly.
+    replaced and never followed. A device or a pipe is written to directly, and so is a file in a folder that cannot be
+    written to.
     """
     check_output(path, option)
-    direct = path.exists() and not path.is_file()
+    about = _about(path, option)
+    direct = about is not None and _is_written_in_place(path, about)
     part = path if direct else path.with_name(f".{secrets.token_hex(8)}.part")
     with _told(path, option):
         file = _created(part, path) if not direct else open(path, "wb")  # noqa: SIM115  closed below
@@ -82,12 +97,21 @@ def replacing(path: Path, option: str = "--out") -> Iterator[Write]:
         with _told(path, option):
             file.close()
             if not direct:
-                os.replace(part, path)
+                _put_in_place(part, path)
     finally:
         with suppress(OSError):  # what could not be written was told above
             file.close()
         if not direct:
             part.unlink(missing_ok=True)
+
+
+def _put_in_place(part: Path, path: Path) -> None:
+    try:
+        os.replace(part, path)
+    except OSError as error:
+        if error.errno != errno.EBUSY:  # a file that a container has mounted: it can be written, but not replaced
+            raise
+        shutil.copyfile(part, path)
 
 
 def _created(part: Path, target: Path) -> IO[bytes]:
@@ -155,8 +179,8 @@ def why_others_may_change(path: Path) -> str | None:
             return f"{place} is a link"
         owners = {os.geteuid()} if place == path else {os.geteuid(), 0}
         sticky = place != path and about.st_mode & stat.S_ISVTX
-        writable = 0o022 if _has_others(about.st_gid) else 0o002
-        if about.st_uid not in owners or (about.st_mode & writable and not sticky):
+        writable = about.st_mode & 0o002 or (about.st_mode & 0o020 and _has_others(about.st_gid))
+        if about.st_uid not in owners or (writable and not sticky):
             mode = stat.S_IMODE(about.st_mode)
             return f"{place} belongs to another user or can be written by others (owner {about.st_uid}, mode {mode:o})"
     return None
@@ -168,7 +192,9 @@ def _has_others(group: int) -> bool:
     import pwd
 
     try:
-        name, about = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(group)
+        user, about = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
     except KeyError:
         return True
-    return about.gr_name != name or not {name}.issuperset(about.gr_mem)
+    if group == 0 or about.gr_name != user.pw_name or not {user.pw_name}.issuperset(about.gr_mem):
+        return True  # containers run as any user in group 0
+    return any(one.pw_gid == group and one.pw_uid != user.pw_uid for one in pwd.getpwall())

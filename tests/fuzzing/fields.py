@@ -79,6 +79,10 @@ def _server(number: int) -> str:
         for name in ("max_window_size", "max_loop_window"):
             if rng.random() < 0.5:
                 given[name] = rng.choice((1, 100, 4096, MAX_WINDOW, rng.randint(1, MAX_WINDOW)))
+        if rng.random() < 0.5:
+            given["max_buffer_size"] = rng.choice((1, 32, MAX_BUFFER, rng.randint(1, MAX_BUFFER)))
+        if rng.random() < 0.3:
+            given["max_exempt_token_ids"] = rng.choice((0, 3, 100))
         text = json.dumps(given)
         try:
             ServerSettings.from_json(text)
@@ -102,7 +106,12 @@ def _valid(rng: random.Random, server: str) -> Request:
     if "lz_include_prompt" in fields and rng.random() < 0.5:
         fields["lz_include_prompt"] = bool(fields["lz_include_prompt"])
     settings = settings_of(server)
-    fits = config.window_size <= settings.max_window_size and config.loop_window <= settings.max_loop_window
+    fits = (
+        config.window_size <= settings.max_window_size
+        and config.loop_window <= settings.max_loop_window
+        and config.buffer_size <= settings.max_buffer_size
+        and len(config.exempt_token_ids) <= settings.max_exempt_token_ids
+    )
     if not fits or isinstance(settings.default, RequestPolicy):
         return Request(fields, server, UNKNOWN)
     return Request(fields, server, config if config.strength else None)
@@ -256,7 +265,7 @@ def _within(config: LZPenaltyConfig, server: ServerSettings) -> bool:
     loop_window = server.max_loop_window if config.escalation else MAX_WINDOW
     integers = (
         (config.window_size, 1, window),
-        (config.buffer_size, 1, MAX_BUFFER),
+        (config.buffer_size, 1, server.max_buffer_size if config.min_match_length is not None else MAX_BUFFER),
         (1 if config.min_match_length is None else config.min_match_length, 1, config.buffer_size + 1),
         (config.loop_window, 1, loop_window),
         *((token, 0, MAX_TOKEN_ID) for token in config.exempt_token_ids),
@@ -265,7 +274,7 @@ def _within(config: LZPenaltyConfig, server: ServerSettings) -> bool:
         all(type(value) is int and low <= value <= high for value, low, high in integers)
         and all(type(value) is float and 0 <= value <= MAX_WEIGHT for value in (config.strength, config.escalation))
         and config.strength > 0
-        and len(config.exempt_token_ids) <= MAX_TOKEN_IDS
+        and len(config.exempt_token_ids) <= server.max_exempt_token_ids
         and type(config.include_prompt) is bool
         and config.formula in FORMULAS
         and config.lookback in (*LOOKBACKS, None)

@@ -9,7 +9,7 @@ import random
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from lz_penalty.policy import RequestPolicy
 
 CASES, SECONDS, MEGABYTES = 100_000, 0.010, 32.0
 SMALL = 2_000  # bytes of a body
+SPECIAL = tuple(range(0, 3 * 1_023, 3))  # ids that are exempt for everybody, as many as there may be
 
 
 class Refused(NamedTuple):
@@ -113,10 +114,10 @@ def _reader(server: ServerSettings) -> Any:
 
     from lz_penalty.engines.request_settings import RequestSettings
 
-    return RequestSettings(server, (), 2, torch.device("cpu"))
+    return RequestSettings(server, SPECIAL, 2, torch.device("cpu"))
 
 
-def _lines_problem(settings: Any, want: Any) -> str | None:
+def _lines_problem(reader: Any, settings: Any, want: Any) -> str | None:
     """Whether the lines that the worker reads are what the request must get."""
     from lz_penalty.packing import pack_configs
 
@@ -125,7 +126,13 @@ def _lines_problem(settings: Any, want: Any) -> str | None:
     if settings is None:
         nothing = not isinstance(want, RequestPolicy) and not lines[:, [col.WINDOW, col.LOOP_WINDOW]].any()
         return None if nothing else f"no settings instead of {want}"
-    lines[:, [col.EXEMPT_BEGIN, col.EXEMPT_END]] = settings.lines[:, [col.EXEMPT_BEGIN, col.EXEMPT_END]]
+    exempt = [col.EXEMPT_BEGIN, col.EXEMPT_END]
+    for one, line, own in zip(settings.lines, lines, configs, strict=True):
+        if line.any():
+            line[exempt] = one[exempt]
+            ids = reader.pack(settings.lines).exempt_ids[slice(*one[exempt])].tolist()
+            if ids != sorted({*SPECIAL, *own.exempt_token_ids}):
+                return f"other exempt ids than those of {own}: {ids[:20]}"
     if not np.array_equal(settings.lines, lines):
         return f"lines {settings.lines.tolist()} instead of {lines.tolist()}"
     if settings.asked != (want if isinstance(want, RequestPolicy) else None):
@@ -171,7 +178,7 @@ def _vllm() -> Callable[[Request, random.Random], Path]:
 
         return Path(
             call,
-            _lines_problem,
+            partial(_lines_problem, _reader(settings)),
             lambda: (_attributes(params), fields.shape(request.fields)) == before,
             lambda: settings.settings_of(request.fields),
         )
@@ -220,7 +227,7 @@ def _sglang() -> Callable[[Request, random.Random], Path]:
 
         return Path(
             call,
-            _lines_problem,
+            partial(_lines_problem, _reader(settings)),
             lambda: (_attributes(params), fields.shape(request.fields)) == before,
             lambda: settings.settings_of(request.fields),
         )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import logging
 import pkgutil
+from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.utils import common
 
-from lz_penalty.engines.request_settings import RequestSettings
+from lz_penalty.engines.request_settings import RequestSettings, allow_pinning
 from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.sglang.checks import settings_of
 from lz_penalty.engines.sglang.history import History, Penalised
@@ -76,7 +78,11 @@ def _check_applied() -> None:
 
 def _calls(function: Any, hook: Any) -> bool:
     """Whether this is the function that SGLang has made of a hook and what it hooks into."""
-    return any(cell.cell_contents is hook for cell in getattr(function, "__closure__", None) or ())
+    for cell in getattr(function, "__closure__", None) or ():
+        with suppress(ValueError):  # a cell that is still empty
+            if cell.cell_contents is hook:
+                return True
+    return False
 
 
 def _resolved(target: str) -> Any:
@@ -209,6 +215,8 @@ def _history(runner: Any) -> History:
     if history is None:
         slots, context_length = runner.req_to_token_pool.req_to_token.shape
         device = torch.device(runner.req_to_token_pool.req_to_token.device)
+        pins = getattr(common, "is_pin_memory_available", None)  # SGLang knows machines where memory cannot be pinned
+        allow_pinning(pins is None or pins(device))
         special: tuple[int, ...] = ()
         if not server_settings().penalise_special_tokens:
             model = runner.model_config

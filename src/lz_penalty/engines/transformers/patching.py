@@ -26,11 +26,17 @@ class _Wrapped:
         before: what the class itself had under this name; `_ABSENT` where it inherits the method.
         wrapper: what we put there.
         active: whether the wrapper calls the changed method; else it calls the original.
+        is_made: whether all changes are in effect. An inactive wrapper that is the class's method then changes it too:
+            another library had replaced it, and has put it back since.
     """
 
-    def __init__(self, owner: type, name: str, change: Callable[..., Any]) -> None:
+    def __init__(self, owner: type, name: str, change: Callable[..., Any], is_made: Callable[[], bool]) -> None:
         self.before = vars(owner).get(name, _ABSENT)
         self.active = False
+
+        def is_on() -> bool:
+            return self.active or (is_made() and vars(owner).get(name) is self.wrapper)
+
         original = getattr(owner, name)
         changed = change(original)
         self.wrapper: Callable[..., Any]
@@ -38,14 +44,14 @@ class _Wrapped:
 
             @functools.wraps(original)
             async def wait(*args: Any, **kwargs: Any) -> Any:
-                return await (changed if self.active else original)(*args, **kwargs)
+                return await (changed if is_on() else original)(*args, **kwargs)
 
             self.wrapper = wait
         else:
 
             @functools.wraps(original)
             def call(*args: Any, **kwargs: Any) -> Any:
-                return (changed if self.active else original)(*args, **kwargs)
+                return (changed if is_on() else original)(*args, **kwargs)
 
             self.wrapper = call
 
@@ -73,7 +79,7 @@ class Patches:
             wanted = list(changes)
             _check(wanted)
             new = {
-                (owner, name): _Wrapped(owner, name, change)
+                (owner, name): _Wrapped(owner, name, change, lambda: self.made)
                 for owner, name, change in wanted
                 if not self._is_reached(owner, name)
             }
