@@ -31,7 +31,7 @@ __all__ = ["CHANGES", "REQUEST_ID", "changes_of_handlers", "special_tokens_of"]
 
 REQUEST_ID = "_lz_request_id"  # attribute of the generation config of a request
 STOPPED = "repetition"  # the finish reason
-# Stands for a default that is not known yet: with it, only what no default could make right is refused.
+# Used as the default while the real one is not known: only what no default could make right is refused.
 _REFINED = LZPenaltyConfig(buffer_size=MAX_BUFFER)
 
 
