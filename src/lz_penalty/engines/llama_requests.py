@@ -19,22 +19,31 @@ from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.errors import LZPenaltyError
 
-__all__ = ["CONFIG", "MAX_CONNECTIONS", "Connection", "Guard", "checked_key", "fields_of"]
+__all__ = ["CONFIG", "MAX_CONNECTIONS", "Check", "Connection", "Guard", "checked_key", "fields_of"]
 
 MAX_BODY = 1024 * 1024  # bytes; a prompt of 128k tokens has about half of it
 MAX_MARKS = 131_072  # commas, opening brackets and backslashes of a body, wherever they are
-MAX_VALUES = 6_144  # values of a body: commas and opening brackets outside of its strings
-MAX_DIGITS = 64  # of an integer: Python takes quadratic time for long ones
+MAX_VALUES = 6_144  # values of a body: commas and opening brackets outside of its strings, but not
+MAX_INTEGERS = 40_960  # integers that follow each other, which are parsed fast: tokens
+MAX_DIGITS = 64  # of a number: Python takes quadratic time for long integers
+MAX_DEPTH = 64  # levels: the stock server fails where it parses what was just not too deep here
 MAX_CONNECTIONS = 256
 BODY_SECONDS = 30.0  # for the whole body
 HEADER_SECONDS = 10.0  # for the headers of a request
 MAX_READ = 4_096  # bytes that are parsed at once: h11 takes about 6 ms for so many in chunks of one byte
 PENALISED = ("/completions", "/chat/completions")
+WITH_BODY = ("POST", "PUT", "PATCH")
+
+_INTEGER = b"0123456789- \t\r\n"  # what an integer consists of, and what may be around it
+_NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
+_DIGITS = bytes(ord("0") if chr(one).isascii() and chr(one).isdigit() else 0 for one in range(256))
+_LONG = b"0" * (MAX_DIGITS + 1)
 
 # The settings of the request that is being handled.
 CONFIG: ContextVar[LZPenaltyConfig | None] = ContextVar("lz_penalty_config", default=None)
 
 Receive = Callable[[], Awaitable[Any]]
+Check = Callable[[str, dict[str, Any]], None]
 
 
 class Guard:
@@ -45,15 +54,22 @@ class Guard:
         operator: the server's default and caps.
         key: what a request must carry as `Authorization: Bearer KEY`, from `checked_key`; `None` for no key.
         public: paths that need no key. Their bodies are not read here.
+        check: raises `LZPenaltyError` for a path and fields that the app would refuse slowly; `None` for no check.
     """
 
     def __init__(
-        self, app: Any, operator: ServerSettings, key: bytes | None = None, public: Collection[str] = ()
+        self,
+        app: Any,
+        operator: ServerSettings,
+        key: bytes | None = None,
+        public: Collection[str] = (),
+        check: Check | None = None,
     ) -> None:
         self.app = app
         self._operator = operator
         self._key = key
         self._public = frozenset(public)
+        self._check = check
 
     async def __call__(self, scope: Any, receive: Receive, send: Any) -> None:
         """Handle one request."""
@@ -65,11 +81,11 @@ class Guard:
             body = await asyncio.wait_for(_body(scope["headers"], receive), BODY_SECONDS)
             if body is None:
                 return None  # the client has gone
-            config = None
-            if scope["method"] == "POST" and scope["path"].endswith(PENALISED):
-                config = self._operator.config_of(fields_of(body))
+            config = self._config(scope, body) if scope["method"] in WITH_BODY else None
         except asyncio.TimeoutError:
             return await _refuse(send, 408, f"the request's body took longer than {BODY_SECONDS:g} s. Send it faster.")
+        except _NotJSONError:
+            return await _refuse(send, 415, "the request's body must be JSON. Send it as Content-Type: application/json.")
         except _TooLongError:
             return await _refuse(send, 413, f"the request's body is longer than {MAX_BODY} bytes. Shorten it.")
         except LZPenaltyError as error:
@@ -79,6 +95,23 @@ class Guard:
             await self.app(scope, _replayed(body, receive), send)
         finally:
             CONFIG.reset(token)
+
+    def _config(self, scope: Any, body: bytes) -> LZPenaltyConfig | None:
+        """The settings that a body asks for; raises where it is no JSON object, or one that is not for this path."""
+        if _media_type(scope["headers"]) != b"application/json":
+            raise _NotJSONError
+        fields, path = fields_of(body), scope["path"]
+        config = None
+        if scope["method"] == "POST" and path.endswith(PENALISED):
+            config = self._operator.config_of(fields)
+        elif any(name.startswith("lz_") for name in fields):
+            raise LZPenaltyError(
+                "lz_* fields have no effect on this path: they are for POST to /v1/completions and /v1/chat/completions. "
+                "Leave them out."
+            )
+        if self._check is not None:
+            self._check(path, fields)
+        return config
 
     def _may(self, headers: list[tuple[bytes, bytes]]) -> bool:
         """Whether the request has the key; how long this takes does not depend on how much of it is right."""
@@ -98,6 +131,15 @@ def checked_key(key: str | None) -> bytes | None:
             "Choose another key."
         )
     return key.encode()
+
+
+class _NotJSONError(Exception):
+    """The body is said to be something else."""
+
+
+def _media_type(headers: list[tuple[bytes, bytes]]) -> bytes:
+    given = next((value for name, value in headers if name == b"content-type"), b"")
+    return given.partition(b";")[0].strip().lower()
 
 
 class _TooLongError(Exception):
@@ -128,15 +170,11 @@ def fields_of(body: bytes) -> dict[str, Any]:
     {'prompt': 'a', 'lz_penalty': 0.3}
     >>> fields_of(b"[" * 100_000)
     Traceback (most recent call last):
-    lz_penalty.errors.LZPenaltyError: the request's body has more than 6144 values. Send fewer.
+    lz_penalty.errors.LZPenaltyError: the request's body has more than 6144 values that are not integers in a list. Send fewer.
     """
     _check_structure(body)
     try:
-        given = json.loads(body.decode("utf-8"), parse_int=_integer)
-    except RecursionError:
-        raise LZPenaltyError("the request's body is nested too deep. Send fewer levels.") from None
-    except LZPenaltyError:
-        raise
+        given = json.loads(body.decode("utf-8"))
     except ValueError as error:  # UnicodeDecodeError too
         raise LZPenaltyError(f"the request's body is not JSON in UTF-8: {str(error)[:200]}.") from None
     if not isinstance(given, dict):
@@ -151,24 +189,45 @@ def _check_structure(body: bytes) -> None:
             f"the request's body has {marks} commas, opening brackets and backslashes: must be at most {MAX_MARKS}. "
             "Shorten it, or send text as UTF-8 and not as \\u escapes."
         )
-    if marks <= MAX_VALUES:
+    digits = _has_long_number(body)
+    if marks <= MAX_VALUES and _count(body, b"[{") <= MAX_DEPTH and not digits:
         return
     # Strings begin and end with a quote that is not escaped, so what is outside of them is every second part.
     parts = body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', 4 * MAX_VALUES)
-    if len(parts) > 4 * MAX_VALUES or _count(b"".join(parts[::2]), b",[{") > MAX_VALUES:
-        raise LZPenaltyError(f"the request's body has more than {MAX_VALUES} values. Send fewer.")
+    outside = b'"'.join(parts[::2])
+    if digits and _has_long_number(outside):
+        raise LZPenaltyError(
+            f"the request's body has a number with more than {MAX_DIGITS} digits in a row. Send one with fewer."
+        )
+    if outside.count(b",") > MAX_INTEGERS:
+        raise LZPenaltyError(f"the request's body has more than {MAX_INTEGERS} values. Send fewer.")
+    # Integers that follow each other leave pairs of commas.
+    if len(parts) > 4 * MAX_VALUES or _count(outside.translate(None, _INTEGER).replace(b",,", b""), b",[{") > MAX_VALUES:
+        raise LZPenaltyError(
+            f"the request's body has more than {MAX_VALUES} values that are not integers in a list. Send fewer."
+        )
+    if not _closes(outside.translate(None, _NO_BRACKET)):
+        raise LZPenaltyError(
+            f"the request's body has more than {MAX_DEPTH} levels, or brackets without a partner. Send fewer levels."
+        )
+
+
+def _closes(brackets: bytes) -> bool:
+    """Whether all brackets have partners, in at most `MAX_DEPTH` levels. Each round removes the innermost one."""
+    rounds = MAX_DEPTH if len(brackets) == 2 * _count(brackets, b"[{") else 0
+    for _ in range(rounds):
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        if not brackets:
+            break
+    return not brackets
 
 
 def _count(body: bytes, of: bytes) -> int:
     return sum(body.count(one) for one in of)
 
 
-def _integer(digits: str) -> int:
-    if len(digits) > MAX_DIGITS:
-        raise LZPenaltyError(
-            f"the request's body has an integer of {len(digits)} digits: must be at most {MAX_DIGITS}. Send a smaller one."
-        )
-    return int(digits)
+def _has_long_number(body: bytes) -> bool:
+    return _LONG in body.translate(_DIGITS)
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -17,10 +17,12 @@ import numpy as np
 from llama_cpp.server import app as stock
 from llama_cpp.server.settings import ModelSettings
 from llama_cpp.server.settings import ServerSettings as StockSettings
+from pydantic import ValidationError
+from pydantic_core import SchemaValidator
 from starlette.middleware import Middleware
 
 from lz_penalty.engines.llama_cpp import LZPenaltyProcessors
-from lz_penalty.engines.llama_requests import CONFIG, MAX_CONNECTIONS, Connection, Guard, checked_key
+from lz_penalty.engines.llama_requests import CONFIG, MAX_CONNECTIONS, Check, Connection, Guard, checked_key
 from lz_penalty.engines.server import server_settings
 from lz_penalty.errors import BackendUnavailableError, LZPenaltyError, bad_value, show
 
@@ -28,6 +30,16 @@ __all__ = ["create_app", "serve"]
 
 _LOGGER = logging.getLogger("lz_penalty")
 _process = SimpleNamespace(ours=None)  # what prepares requests of the stock server with the penalty
+_MAX_ERRORS = 3  # that an answer names
+_MAX_PLACE = 80  # characters of where an error is: a client chooses some of them
+_BODIES = {  # of the stock server, by how its paths end
+    "/chat/completions": stock.CreateChatCompletionRequest,
+    "/completions": stock.CreateCompletionRequest,
+    "/embeddings": stock.CreateEmbeddingRequest,
+    "/detokenize": stock.DetokenizeInputRequest,
+    "/tokenize": stock.TokenizeInputRequest,
+    "/tokenize/count": stock.TokenizeInputRequest,
+}
 _REPLACES = "CONFIG_FILE"  # names a file that takes the place of all settings, the key among them
 
 
@@ -114,9 +126,48 @@ def create_app(server: StockSettings, model: ModelSettings) -> Any:
     _check_effective(server, model)
     public = (app.docs_url, app.redoc_url, app.openapi_url, app.swagger_ui_oauth2_redirect_url)
     # Inside of the stock middleware: browsers learn from its headers that they may read a refusal, too.
-    app.user_middleware.append(Middleware(Guard, operator=operator, key=key, public=public))
+    app.user_middleware.append(Middleware(Guard, operator=operator, key=key, public=public, check=_check_of_bodies()))
     _penalise_requests()
     return app
+
+
+def _check_of_bodies() -> Check:
+    """The stock server's own check of a body, ended by the first error of a list.
+
+    It would collect all errors, tens of thousands where a list has thousands of items, with the input of each, and print
+    and send them.
+    """
+    validators = {}
+    for end, body in _BODIES.items():
+        whole: Any = body.__pydantic_core_schema__  # for a model, pydantic would take the validator that it has
+        validators[end] = SchemaValidator(_first_error_only(whole["schema"]), whole.get("config"))
+
+    def check(path: str, fields: dict[str, Any]) -> None:
+        validator = next((validator for end, validator in validators.items() if path.endswith(end)), None)
+        try:
+            if validator is not None:
+                validator.validate_python(fields)
+        except ValidationError as error:
+            told = error.errors(include_url=False, include_context=False, include_input=False)
+            places = [f"{_place(one['loc'])}: {one['msg']}" for one in told[:_MAX_ERRORS]]
+            raise LZPenaltyError(f"the request's body is not what this path takes: {'; '.join(places)}.") from None
+
+    return check
+
+
+def _place(place: tuple[int | str, ...]) -> str:
+    text = ".".join(str(one)[:_MAX_PLACE] for one in place)
+    return text if len(text) <= _MAX_PLACE else text[: _MAX_PLACE - 3] + "..."
+
+
+def _first_error_only(schema: Any) -> Any:
+    """A schema of pydantic's whose lists are not read further after an error."""
+    if isinstance(schema, list):
+        return [_first_error_only(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    changed = {name: _first_error_only(value) for name, value in schema.items()}
+    return changed | {"fail_fast": True} if schema.get("type") == "list" else changed
 
 
 def _penalise_requests() -> None:
