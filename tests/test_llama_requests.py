@@ -20,7 +20,11 @@ from lz_penalty.engines import llama_requests  # noqa: E402
 from lz_penalty.engines.llama_requests import (  # noqa: E402
     CONFIG,
     MAX_BODY,
+    MAX_DEPTH,
+    MAX_DIGITS,
+    MAX_INTEGERS,
     MAX_MARKS,
+    MAX_OUTSIDE,
     MAX_VALUES,
     Connection,
     Guard,
@@ -29,7 +33,9 @@ from lz_penalty.engines.llama_requests import (  # noqa: E402
 
 KEY = b"not-a-secret"
 BEARER = (b"authorization", b"Bearer " + KEY)
+JSON = (b"content-type", b"application/json")
 PATHS = ["/v1/completions", "/v1/chat/completions"]
+OTHERS = ["/v1/embeddings", "/extras/tokenize", "/nowhere"]
 
 
 class App:
@@ -47,7 +53,7 @@ class App:
             await send({"type": "http.response.body", "body": b"ok"})
 
 
-def ask(guard, *parts, headers=(BEARER,), path=PATHS[0], method="POST", then="http.disconnect"):
+def ask(guard, *parts, headers=(BEARER, JSON), path=PATHS[0], method="POST", then="http.disconnect"):
     """The status, the answer, and how many parts of the body were read; without parts the body never comes."""
     left, sent = deque(parts), []
 
@@ -110,7 +116,7 @@ def test_without_the_key_nothing_is_read(headers, path):
 
 def test_what_needs_no_key():
     assert ask(made()[1], b"", headers=(), path="/docs", method="GET")[0] == 200
-    assert ask(made(key=None)[1], b"{}", headers=())[0] == 200
+    assert ask(made(key=None)[1], b"{}", headers=(JSON,))[0] == 200
 
 
 def test_keys_that_no_header_has():
@@ -161,6 +167,9 @@ def deep(depth, field="lz_penalty"):
     return f'{{"prompt": "a", "{field}": {"[" * depth}{"]" * depth}}}'.encode()
 
 
+MANY = f"more than {MAX_VALUES} values that are not integers"
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -173,21 +182,30 @@ def deep(depth, field="lz_penalty"):
         (b'{"lz_penalty": "\\ud800"}', "lz_penalty = '\\ud800'"),
         (b'{"lz_penalty": NaN}', "lz_penalty = nan"),
         (b'{"lz_penalty": -Infinity}', "lz_penalty = -inf"),
-        (b'{"lz_penalty": %s}' % (b"9" * 65), "an integer of 65 digits"),
-        (b'{"n": %s}' % (b"9" * 100_000), "an integer of 100000 digits"),
-        (deep(100), "lz_penalty = [[[[...]]]]"),
+        (b'{"lz_penalty": %s}' % (b"9" * 65), f"more than {MAX_DIGITS} digits in a row"),
+        (b'{"n": %s}' % (b"9" * 100_000), f"more than {MAX_DIGITS} digits in a row"),
+        (b'{"n": "%s", "n": 1%s}' % (b"9" * 999, b"0" * 64), f"more than {MAX_DIGITS} digits in a row"),
+        (deep(MAX_DEPTH - 1), "lz_penalty = [[[[...]]]]"),
+        (deep(MAX_DEPTH), f"more than {MAX_DEPTH} levels"),
+        (b'{"a":' * 900 + b"0" + b"}" * 900, f"more than {MAX_DEPTH} levels"),
+        (b"{" + b"]" * 900_000, "not JSON"),
         (deep(1_000), None),
         (deep(5_000), None),
-        (deep(100_000), f"more than {MAX_VALUES} values"),
-        (b"[" * 100_000, f"more than {MAX_VALUES} values"),
+        (deep(100_000), MANY),
+        (b"[" * 100_000, MANY),
         (b'{"a":' * 5_000, None),
-        (b"[" + b"0," * 10_000 + b"0]", f"more than {MAX_VALUES} values"),
-        (b"{" + b",".join(b'"%d":""' % at for at in range(10_000)) + b"}", f"more than {MAX_VALUES} values"),
-        (b'{"a": "' + b'\\"' * 5_000 + b'", "b": [' + b"0," * 9_000 + b"0]}", f"more than {MAX_VALUES} values"),
-        (b'{"a": "' + b"\\\\" * 5_000 + b'", "b": [' + b"0," * 9_000 + b"0]}", f"more than {MAX_VALUES} values"),
+        (b"[" + b"0.5," * 10_000 + b"0]", MANY),
+        (b"[" + b'0,"",' * 7_000 + b"0]", MANY),
+        (b"[" + b"true,0," * 7_000 + b"0]", MANY),
+        (b"[" + b"[0],0," * 5_000 + b"0]", MANY),
+        (b"[" + b"0," * MAX_INTEGERS + b"0,0]", f"more than {MAX_INTEGERS} values"),
+        (b"[" + b"0  ," * 10_000 + b" " * MAX_OUTSIDE + b"0]", f"must be at most {MAX_OUTSIDE}"),
+        (b"{" + b",".join(b'"%d":""' % at for at in range(10_000)) + b"}", MANY),
+        (b'{"a": "' + b'\\"' * 5_000 + b'", "b": [' + b"[]," * 9_000 + b"0]}", MANY),
+        (b'{"a": "' + b"\\\\" * 5_000 + b'", "b": [' + b"[]," * 9_000 + b"0]}", MANY),
         (b'{"a": "' + b"\\n" * (MAX_MARKS + 1) + b'"}', "commas, opening brackets and backslashes"),
     ],
-    ids=range(22),
+    ids=range(31),
 )
 def test_bodies_that_are_refused(body, message):
     app, guard = made()
@@ -196,6 +214,56 @@ def test_bodies_that_are_refused(body, message):
     told = json.loads(answer)["error"]["message"]
     assert len(told) < 700
     assert message is None or message in told
+
+
+@pytest.mark.parametrize("path", OTHERS)
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH"])
+def test_bodies_are_checked_on_every_path(path, method):
+    app, guard = made()
+    for body, message in (
+        (b'{"input": [' + b"[]," * 300_000 + b"[]]}", "commas, opening brackets and backslashes"),
+        (b"[" * 100_000, MANY),
+        (deep(900, "input"), f"more than {MAX_DEPTH} levels"),
+        (b'{"input": %s}' % (b"9" * 4_000), "digits in a row"),
+        (b'{"input": "a", "lz_penalty": 0.3}', "lz_* fields have no effect on this path"),
+        (b'{"input": "a", "lz_nothing": 0.3}', "lz_* fields have no effect on this path"),
+    ):
+        status, answer, _ = ask(guard, body, path=path, method=method)
+        assert (status, app.bodies) == (400, [])
+        assert message in json.loads(answer)["error"]["message"]
+    assert ask(guard, b'{"input": "a"}', path=path, method=method)[0] == 200
+    assert app.configs == [None]
+
+
+def test_only_json_is_read():
+    app, guard = made()
+    for kind in (b"", b"text/plain", b"application/x-www-form-urlencoded", b"application/jsonx"):
+        for path in PATHS + OTHERS:
+            status, answer, _ = ask(guard, b"{}", headers=(BEARER, (b"content-type", kind)), path=path)
+            assert (status, app.bodies) == (415, [])
+            assert "Content-Type: application/json" in json.loads(answer)["error"]["message"]
+    for kind in (b"application/json; charset=utf-8", b"Application/JSON"):
+        assert ask(guard, b"{}", headers=(BEARER, (b"content-type", kind)))[0] == 200
+
+
+def test_the_app_may_have_a_check_of_its_own():
+    def check(path, fields):
+        raise LZPenaltyError(f"{path} {fields}")
+
+    app = App()
+    guard = Guard(app, ServerSettings(), KEY, check=check)
+    status, answer, _ = ask(guard, b'{"a": 1}', path="/v1/embeddings")
+    assert (status, app.bodies) == (400, [])
+    assert json.loads(answer)["error"]["message"] == "/v1/embeddings {'a': 1}"
+    assert ask(guard, b"", method="GET", path="/v1/models")[0] == 200
+
+
+def test_tokens_of_a_long_context_pass():
+    app, guard = made()
+    for separator in (",", ", "):
+        body = f'{{"tokens": [{separator.join(["128000"] * 32_768)}]}}'.encode()
+        assert ask(guard, body, path="/extras/detokenize")[0] == 200
+        assert app.bodies.pop() == body
 
 
 def test_hostile_fields_are_refused():
@@ -240,7 +308,7 @@ def serving(guard):
 
 
 def request(length, key=KEY):
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n"
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n"
     return head.encode() + b"Authorization: Bearer " + key + b"\r\n\r\n"
 
 

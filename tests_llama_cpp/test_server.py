@@ -143,6 +143,81 @@ def test_malformed_fields_are_refused_and_the_server_goes_on(server, tokenizer, 
     test_fields_take_effect_per_request(server, tokenizer, prompts, truth)
 
 
+def bad_bodies():
+    """Paths, and bodies of which the stock server would make thousands of errors, or fail."""
+    lists = b'{"input": [' + b",".join([b"[]"] * 300_000) + b"]}"
+    for path in ("v1/embeddings", "extras/tokenize", "extras/tokenize/count", "extras/detokenize", "v1/completions"):
+        yield path, lists
+        yield path, b"[" * 500_000
+        yield path, b'{"input": ' + b"[" * 900 + b"]" * 900 + b"}"
+    for item in ({}, {"role": "user"}, {"role": "user", "content": [{}] * 1_000}, 1, "x" * 2_000):
+        yield "v1/chat/completions", {"messages": [item] * (1 if "content" in str(item) else 500)}
+    yield "v1/chat/completions", {"messages": [1] * 32_768}
+    yield "v1/completions", {"prompt": [1] * 32_768}
+    yield "v1/completions", {"prompt": [{}] * 3_000}
+    yield "v1/completions", {"prompt": "a", "logit_bias": {"x" * 90 + str(at): "x" for at in range(3_000)}}
+    yield "v1/embeddings", {"input": [1] * 32_768}
+    yield "extras/tokenize", {"input": ["x" * 900_000]}
+    yield "extras/detokenize", {"tokens": ["x"] * 6_000}
+    yield "v1/embeddings", {"input": "a", "lz_penalty": 0.1}
+
+
+def test_bad_bodies_get_short_answers(server):
+    for path, body in bad_bodies():
+        code, answer = refused(f"{server.removesuffix('/v1')}/{path}", body)
+        assert code == 400, (path, answer[:300])
+        assert len(answer) < 1_000
+        told = json.loads(answer)["error"]
+        assert told["type"] == "invalid_request_error"
+        assert "xxx" not in told["message"] or "logit_bias" in str(body)[:100]
+
+
+def test_an_error_says_where_it_is(server):
+    messages = [{"role": "user", "content": "a"}] * 3 + [{"role": "user", "content": 7}]
+    told = json.loads(refused(f"{server}/chat/completions", {"messages": messages})[1])["error"]["message"]
+    assert "messages.3." in told
+    told = json.loads(refused(f"{server}/completions", {"prompt": "a", "max_tokens": "many"})[1])["error"]["message"]
+    assert "max_tokens: Input should be a valid integer" in told
+
+
+def test_bodies_end_with_the_first_error_of_a_list(monkeypatch):
+    from pydantic import ValidationError
+
+    from lz_penalty.engines import llama_server
+
+    counts = []
+    monkeypatch.setattr(llama_server, "_told", lambda error: str(counts.append(ValidationError.error_count(error))))
+    check = llama_server._check_of_bodies()
+    for path, body in bad_bodies():
+        if isinstance(body, dict) and "logit_bias" not in body and "lz_penalty" not in body:
+            with pytest.raises(LZPenaltyError, match="not what this path takes"):
+                check(f"/{path}", body)
+    assert len(counts) == 11
+    assert max(counts) < 20
+
+
+def test_every_path_with_a_body_has_a_check(gguf_path):
+    from lz_penalty.engines import llama_server
+
+    app = llama_server.create_app(
+        llama_server._GivenServer(api_key=KEY), llama_server._GivenModel(model=str(gguf_path), verbose=False)
+    )
+    taken = {}
+    for path, methods in app.openapi()["paths"].items():
+        for method, told in methods.items():
+            if "requestBody" in told:
+                schema = told["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+                taken[f"{method} {path}"] = schema
+                checked = next(body for end, body in llama_server._BODIES.items() if path.endswith(end))
+                assert checked.__name__ == schema, path
+    assert len(taken) == 6
+
+
+def test_tokens_of_a_long_context_are_detokenized(server):
+    answer = call(f"{server.removesuffix('/v1')}/extras/detokenize", {"tokens": [12] * 32_768})
+    assert len(json.loads(answer)["text"]) >= 32_768
+
+
 @pytest.mark.parametrize("path", PROTECTED)
 def test_the_key_is_asked_for(server, path):
     for key in ("wrong", "", KEY + "x", IGNORED["API_KEY"]):

@@ -24,7 +24,8 @@ __all__ = ["CONFIG", "MAX_CONNECTIONS", "Check", "Connection", "Guard", "checked
 MAX_BODY = 1024 * 1024  # bytes; a prompt of 128k tokens has about half of it
 MAX_MARKS = 131_072  # commas, opening brackets and backslashes of a body, wherever they are
 MAX_VALUES = 6_144  # values of a body: commas and opening brackets outside of its strings, but not
-MAX_INTEGERS = 40_960  # integers that follow each other, which are parsed fast: tokens
+MAX_INTEGERS = 40_960  # integers that follow each other in a list, such as tokens: they are parsed fast
+MAX_OUTSIDE = 384 * 1024  # bytes outside of strings, where there are more than MAX_VALUES values
 MAX_DIGITS = 64  # of a number: Python takes quadratic time for long integers
 MAX_DEPTH = 64  # levels: the stock server fails where it parses what was just not too deep here
 MAX_CONNECTIONS = 256
@@ -35,6 +36,7 @@ PENALISED = ("/completions", "/chat/completions")
 WITH_BODY = ("POST", "PUT", "PATCH")
 
 _INTEGER = b"0123456789- \t\r\n"  # what an integer consists of, and what may be around it
+_BRACKETS = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
 _DIGITS = bytes(ord("0") if chr(one).isascii() and chr(one).isdigit() else 0 for one in range(256))
 _LONG = b"0" * (MAX_DIGITS + 1)
@@ -85,7 +87,9 @@ class Guard:
         except asyncio.TimeoutError:
             return await _refuse(send, 408, f"the request's body took longer than {BODY_SECONDS:g} s. Send it faster.")
         except _NotJSONError:
-            return await _refuse(send, 415, "the request's body must be JSON. Send it as Content-Type: application/json.")
+            return await _refuse(
+                send, 415, "the request's body must be JSON. Send it as Content-Type: application/json."
+            )
         except _TooLongError:
             return await _refuse(send, 413, f"the request's body is longer than {MAX_BODY} bytes. Shorten it.")
         except LZPenaltyError as error:
@@ -199,24 +203,41 @@ def _check_structure(body: bytes) -> None:
         raise LZPenaltyError(
             f"the request's body has a number with more than {MAX_DIGITS} digits in a row. Send one with fewer."
         )
-    if outside.count(b",") > MAX_INTEGERS:
-        raise LZPenaltyError(f"the request's body has more than {MAX_INTEGERS} values. Send fewer.")
-    # Integers that follow each other leave pairs of commas.
-    if len(parts) > 4 * MAX_VALUES or _count(outside.translate(None, _INTEGER).replace(b",,", b""), b",[{") > MAX_VALUES:
-        raise LZPenaltyError(
-            f"the request's body has more than {MAX_VALUES} values that are not integers in a list. Send fewer."
-        )
-    if not _closes(outside.translate(None, _NO_BRACKET)):
+    if len(parts) > 4 * MAX_VALUES:
+        raise _too_many_values()
+    if _count(outside, b",[{") > MAX_VALUES:
+        _check_integers(outside)
+    if not _closes(outside.translate(_BRACKETS, _NO_BRACKET)):
         raise LZPenaltyError(
             f"the request's body has more than {MAX_DEPTH} levels, or brackets without a partner. Send fewer levels."
         )
 
 
+def _check_integers(outside: bytes) -> None:
+    """Raise unless at most `MAX_VALUES` values are something else than integers that follow each other."""
+    if outside.count(b",") > MAX_INTEGERS:
+        raise LZPenaltyError(f"the request's body has more than {MAX_INTEGERS} values. Send fewer.")
+    if len(outside) > MAX_OUTSIDE:
+        raise LZPenaltyError(
+            f"the request's body has more than {MAX_VALUES} values and {len(outside)} bytes outside of strings: must be at "
+            f"most {MAX_OUTSIDE}. Send fewer values, and no spaces."
+        )
+    others = filter(None, outside.translate(None, _INTEGER).split(b","))  # of an integer between commas nothing is left
+    if len(list(others)) + _count(outside, b"[{") > MAX_VALUES:
+        raise _too_many_values()
+
+
+def _too_many_values() -> LZPenaltyError:
+    return LZPenaltyError(
+        f"the request's body has more than {MAX_VALUES} values that are not integers in a list. Send fewer."
+    )
+
+
 def _closes(brackets: bytes) -> bool:
     """Whether all brackets have partners, in at most `MAX_DEPTH` levels. Each round removes the innermost one."""
-    rounds = MAX_DEPTH if len(brackets) == 2 * _count(brackets, b"[{") else 0
+    rounds = MAX_DEPTH if len(brackets) == 2 * brackets.count(b"[") else 0
     for _ in range(rounds):
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        brackets = brackets.replace(b"[]", b"")
         if not brackets:
             break
     return not brackets
@@ -227,7 +248,8 @@ def _count(body: bytes, of: bytes) -> int:
 
 
 def _has_long_number(body: bytes) -> bool:
-    return _LONG in body.translate(_DIGITS)
+    few = body[:: MAX_DIGITS // 2]  # a number that is too long has two of them, one after the other
+    return b"00" in few.translate(_DIGITS) and _LONG in body.translate(_DIGITS)
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

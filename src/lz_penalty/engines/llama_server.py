@@ -31,7 +31,8 @@ __all__ = ["create_app", "serve"]
 _LOGGER = logging.getLogger("lz_penalty")
 _process = SimpleNamespace(ours=None)  # what prepares requests of the stock server with the penalty
 _MAX_ERRORS = 3  # that an answer names
-_MAX_PLACE = 80  # characters of where an error is: a client chooses some of them
+_MAX_LISTED = 256  # errors that pydantic makes a list of
+_MAX_PLACE = 80  # characters of where an error is, and of what it is: a client chooses some of them
 _BODIES = {  # of the stock server, by how its paths end
     "/chat/completions": stock.CreateChatCompletionRequest,
     "/completions": stock.CreateCompletionRequest,
@@ -148,11 +149,17 @@ def _check_of_bodies() -> Check:
             if validator is not None:
                 validator.validate_python(fields)
         except ValidationError as error:
-            told = error.errors(include_url=False, include_context=False, include_input=False)
-            places = [f"{_place(one['loc'])}: {one['msg']}" for one in told[:_MAX_ERRORS]]
-            raise LZPenaltyError(f"the request's body is not what this path takes: {'; '.join(places)}.") from None
+            raise LZPenaltyError(f"the request's body is not what this path takes: {_told(error)}.") from None
 
     return check
+
+
+def _told(error: ValidationError) -> str:
+    """The first errors, without the input; pydantic has no way to get these alone, so only where there are not many."""
+    if error.error_count() > _MAX_LISTED:
+        return f"{error.error_count()} errors, more than are listed. Correct the types of its fields"
+    listed = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(f"{_place(one['loc'])}: {one['msg'][:_MAX_PLACE]}" for one in listed[:_MAX_ERRORS])
 
 
 def _place(place: tuple[int | str, ...]) -> str:
