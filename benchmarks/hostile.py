@@ -2,9 +2,10 @@
 
 Hostile settings go through every check of a request that this environment has: the functions that all engines share,
 vLLM's `validate_params`, SGLang's check, that of `transformers serve`, and whole bodies through the middleware of
-`serve-llama`: with nothing after it, which is our part, and with the stock server after it, which has no model. A case's time is the worst of several, in milliseconds of the CPU that the calling thread used: other
-processes do not count, garbage collections of what a check makes do. Ends with 1 where one of them exceeds the limit, or
-where bad fields were not refused. With `--out` the results of each environment are a section of the same file.
+`serve-llama`: with nothing after it, which is our part, and with the stock server after it, but without a model. A case's
+time is the worst of several, in milliseconds of the CPU that the calling thread used: other processes do not count,
+garbage collections of what a check makes do. Ends with 1 where one of them exceeds its limit, or where bad fields were
+not refused. With `--out` the results of each environment are a section of the same file.
 SGLang on a CPU needs `PYTHONPATH=tests_sglang/sglang_on_cpu`.
 """
 
@@ -117,7 +118,7 @@ def of_fields(read: Read, fields: dict[str, Any]) -> dict[str, Any]:
 
 def bodies() -> dict[str, tuple[str, bytes]]:
     """Paths and bodies of requests that are made to take long: too much of something, or as much as just passes."""
-    from lz_penalty.engines.llama_requests import MAX_BODY, MAX_INTEGERS, MAX_MARKS, MAX_OUTSIDE, MAX_VALUES
+    from lz_penalty.engines.llama_requests import MAX_BODY, MAX_FRACTIONS, MAX_INTEGERS, MAX_MARKS, MAX_OUTSIDE, MAX_VALUES
 
     def string(of: bytes, more: bytes = b"") -> bytes:
         return b'{"prompt": "' + of + b'"' + more + b"}"
@@ -129,6 +130,7 @@ def bodies() -> dict[str, tuple[str, bytes]]:
         return b'{"messages": [' + array(of, count, name).replace(b"{", b'{"role": "' + role + b'", ', 1) + b"]}"
 
     room, few = MAX_BODY - 100, MAX_VALUES - 4
+    exponents = MAX_FRACTIONS // 2
     half = b"," * (MAX_MARKS // 2)
     raw = {
         "as long as it may be": string(b"x" * room),
@@ -142,10 +144,11 @@ def bodies() -> dict[str, tuple[str, bytes]]:
         "too many \\n": string(b"\\n" * (room // 2)),
         "a string of commas": string(b"," * room),
         "a string of brackets": string(b"[" * room),
-        "as many numbers as there may be": array(b"1.2345678901234567890123e-300", few),
+        "as many numbers as there may be": array(b"1.2345678901234567890123e-300", exponents),
+        "as many fractions as there may be": array(b"0." + b"12345678901234567890" * 3, 2 * exponents),
         "as many integers as there may be": array(b"9" * (MAX_OUTSIDE // MAX_INTEGERS - 1), MAX_INTEGERS - 40),
-        "as many numbers and integers as there may be": array(b"1.2345678901234567890123e-300", few)[:-2]
-        + b",1" * (MAX_INTEGERS - few - 100)
+        "as many numbers and integers as there may be": array(b"1.2345678901234567890123e-300", exponents)[:-2]
+        + b",1" * (MAX_INTEGERS - exponents - 100)
         + b"]}",
         "long integers": array(b"9" * 64, room // 65),
         "long integers that pass": array(b"9" * 64, MAX_OUTSIDE // 65 - 4),
@@ -154,7 +157,7 @@ def bodies() -> dict[str, tuple[str, bytes]]:
         "as many lists as there may be": array(b"[]", few // 2),
         "as many objects as there may be": array(b'{"a":0}', few // 2),
         "as many names as there may be": b"{" + b",".join(b'"%0110x":1' % at for at in range(few)) + b"}",
-        "numbers and a long string": string(b"x" * (room // 2), b', "n": ' + array(b"1.234567890123456789e-300", few)),
+        "numbers and a long string": string(b"x" * (room // 2), b', "n": ' + array(b"1.234567890123456789e-300", exponents)),
         "100,000 names": b"{" + b",".join(b'"%x":1' % at for at in range(100_000)) + b"}",
         "100,000 names of ours": b"{" + b",".join(b'"lz_%x":1' % at for at in range(80_000)) + b"}",
         "100,000 token ids": array(b"12345", 100_000),

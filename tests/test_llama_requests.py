@@ -194,9 +194,12 @@ MANY = f"more than {MAX_VALUES} values that are not integers"
         (deep(100_000), MANY),
         (b"[" * 100_000, MANY),
         (b'{"a":' * 5_000, None),
-        (b"[" + b"0.5," * 10_000 + b"0]", MANY),
+        (b"[" + b"[]," * 10_000 + b"0]", MANY),
+        (b"[" + b"0.5," * 4_097 + b"0]", "more than 4096 full stops and letters e"),
+        (b"[" + b"1.2e-300," * 2_049 + b"0]", "more than 4096 full stops and letters e"),
+        (b"[" + b"1E5," * 4_097 + b"0]", "more than 4096 full stops and letters e"),
         (b"[" + b'0,"",' * 7_000 + b"0]", MANY),
-        (b"[" + b"true,0," * 7_000 + b"0]", MANY),
+        (b"[" + b"null,0," * 7_000 + b"0]", MANY),
         (b"[" + b"[0],0," * 5_000 + b"0]", MANY),
         (b"[" + b"0," * MAX_INTEGERS + b"0,0]", f"more than {MAX_INTEGERS} values"),
         (b"[" + b"0  ," * 10_000 + b" " * MAX_OUTSIDE + b"0]", f"must be at most {MAX_OUTSIDE}"),
@@ -205,7 +208,7 @@ MANY = f"more than {MAX_VALUES} values that are not integers"
         (b'{"a": "' + b"\\\\" * 5_000 + b'", "b": [' + b"[]," * 9_000 + b"0]}", MANY),
         (b'{"a": "' + b"\\n" * (MAX_MARKS + 1) + b'"}', "commas, opening brackets and backslashes"),
     ],
-    ids=range(31),
+    ids=range(34),
 )
 def test_bodies_that_are_refused(body, message):
     app, guard = made()
@@ -262,8 +265,9 @@ def test_tokens_of_a_long_context_pass():
     app, guard = made()
     for separator in (",", ", "):
         body = f'{{"tokens": [{separator.join(["128000"] * 32_768)}]}}'.encode()
-        assert ask(guard, body, path="/extras/detokenize")[0] == 200
-        assert app.bodies.pop() == body
+        for path in ("/extras/detokenize", *PATHS):
+            assert ask(guard, body, path=path)[0] == 200
+            assert app.bodies.pop() == body
 
 
 def test_hostile_fields_are_refused():

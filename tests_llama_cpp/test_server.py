@@ -169,7 +169,7 @@ def test_bad_bodies_get_short_answers(server):
         assert len(answer) < 1_000
         told = json.loads(answer)["error"]
         assert told["type"] == "invalid_request_error"
-        assert "xxx" not in told["message"] or "logit_bias" in str(body)[:100]
+        assert "xxx" not in told["message"]
 
 
 def test_an_error_says_where_it_is(server):
@@ -211,11 +211,6 @@ def test_every_path_with_a_body_has_a_check(gguf_path):
                 checked = next(body for end, body in llama_server._BODIES.items() if path.endswith(end))
                 assert checked.__name__ == schema, path
     assert len(taken) == 6
-
-
-def test_tokens_of_a_long_context_are_detokenized(server):
-    answer = call(f"{server.removesuffix('/v1')}/extras/detokenize", {"tokens": [12] * 32_768})
-    assert len(json.loads(answer)["text"]) >= 32_768
 
 
 @pytest.mark.parametrize("path", PROTECTED)

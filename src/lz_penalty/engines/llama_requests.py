@@ -26,6 +26,7 @@ MAX_MARKS = 131_072  # commas, opening brackets and backslashes of a body, where
 MAX_VALUES = 6_144  # values of a body: commas and opening brackets outside of its strings, but not
 MAX_INTEGERS = 40_960  # integers that follow each other in a list, such as tokens: they are parsed fast
 MAX_OUTSIDE = 384 * 1024  # bytes outside of strings, where there are more than MAX_VALUES values
+MAX_FRACTIONS = 4_096  # full stops and letters e outside of strings: Python takes long for fractions with exponents
 MAX_DIGITS = 64  # of a number: Python takes quadratic time for long integers
 MAX_DEPTH = 64  # levels: the stock server fails where it parses what was just not too deep here
 MAX_CONNECTIONS = 256
@@ -194,7 +195,7 @@ def _check_structure(body: bytes) -> None:
             "Shorten it, or send text as UTF-8 and not as \\u escapes."
         )
     digits = _has_long_number(body)
-    if marks <= MAX_VALUES and _count(body, b"[{") <= MAX_DEPTH and not digits:
+    if marks <= MAX_FRACTIONS // 2 and _count(body, b"[{") <= MAX_DEPTH and not digits:
         return
     # Strings begin and end with a quote that is not escaped, so what is outside of them is every second part.
     parts = body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', 4 * MAX_VALUES)
@@ -205,6 +206,11 @@ def _check_structure(body: bytes) -> None:
         )
     if len(parts) > 4 * MAX_VALUES:
         raise _too_many_values()
+    if _count(outside, b".eE") > MAX_FRACTIONS:
+        raise LZPenaltyError(
+            f"the request's body has more than {MAX_FRACTIONS} full stops and letters e outside of strings, as fractions, "
+            "exponents, true and false have them. Send fewer."
+        )
     if _count(outside, b",[{") > MAX_VALUES:
         _check_integers(outside)
     if not _closes(outside.translate(_BRACKETS, _NO_BRACKET)):
