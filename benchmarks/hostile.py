@@ -118,7 +118,14 @@ def of_fields(read: Read, fields: dict[str, Any]) -> dict[str, Any]:
 
 def bodies() -> dict[str, tuple[str, bytes]]:
     """Paths and bodies of requests that are made to take long: too much of something, or as much as just passes."""
-    from lz_penalty.engines.llama_requests import MAX_BODY, MAX_FRACTIONS, MAX_INTEGERS, MAX_MARKS, MAX_OUTSIDE, MAX_VALUES
+    from lz_penalty.engines.llama_requests import (
+        MAX_BODY,
+        MAX_FRACTIONS,
+        MAX_INTEGERS,
+        MAX_MARKS,
+        MAX_OUTSIDE,
+        MAX_VALUES,
+    )
 
     def string(of: bytes, more: bytes = b"") -> bytes:
         return b'{"prompt": "' + of + b'"' + more + b"}"
@@ -157,7 +164,9 @@ def bodies() -> dict[str, tuple[str, bytes]]:
         "as many lists as there may be": array(b"[]", few // 2),
         "as many objects as there may be": array(b'{"a":0}', few // 2),
         "as many names as there may be": b"{" + b",".join(b'"%0110x":1' % at for at in range(few)) + b"}",
-        "numbers and a long string": string(b"x" * (room // 2), b', "n": ' + array(b"1.234567890123456789e-300", exponents)),
+        "numbers and a long string": string(
+            b"x" * (room // 2), b', "n": ' + array(b"1.234567890123456789e-300", exponents)
+        ),
         "100,000 names": b"{" + b",".join(b'"%x":1' % at for at in range(100_000)) + b"}",
         "100,000 names of ours": b"{" + b",".join(b'"lz_%x":1' % at for at in range(80_000)) + b"}",
         "100,000 token ids": array(b"12345", 100_000),

@@ -24,8 +24,8 @@ __all__ = ["CONFIG", "MAX_CONNECTIONS", "Check", "Connection", "Guard", "checked
 MAX_BODY = 1024 * 1024  # bytes; a prompt of 128k tokens has about half of it
 MAX_MARKS = 131_072  # commas, opening brackets and backslashes of a body, wherever they are
 MAX_VALUES = 6_144  # values of a body: commas and opening brackets outside of its strings, but not
-MAX_INTEGERS = 40_960  # integers that follow each other in a list, such as tokens: they are parsed fast
-MAX_OUTSIDE = 384 * 1024  # bytes outside of strings, where there are more than MAX_VALUES values
+MAX_INTEGERS = 33_792  # integers that follow each other in a list, such as 32k tokens: they are parsed fast
+MAX_OUTSIDE = 320 * 1024  # bytes outside of strings, where there are more than MAX_VALUES values
 MAX_FRACTIONS = 4_096  # full stops and letters e outside of strings: Python takes long for fractions with exponents
 MAX_DIGITS = 64  # of a number: Python takes quadratic time for long integers
 MAX_DEPTH = 64  # levels: the stock server fails where it parses what was just not too deep here
@@ -198,7 +198,8 @@ def _check_structure(body: bytes) -> None:
     if marks <= MAX_FRACTIONS // 2 and _count(body, b"[{") <= MAX_DEPTH and not digits:
         return
     # Strings begin and end with a quote that is not escaped, so what is outside of them is every second part.
-    parts = body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', 4 * MAX_VALUES)
+    plain = body.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in body else body
+    parts = plain.split(b'"', 4 * MAX_VALUES)
     outside = b'"'.join(parts[::2])
     if digits and _has_long_number(outside):
         raise LZPenaltyError(
