@@ -291,10 +291,11 @@ def _same(got: Any, want: Any) -> str | None:
 
 
 def _llama() -> Callable[[Request, random.Random], Path]:
-    from lz_penalty.engines.llama_requests import CONFIG, MAX_BODY, Guard, fields_of
+    from lz_penalty.engines.llama_requests import CONFIG, MAX_BODY, MAX_DEPTH, Guard, fields_of
 
     loop = asyncio.new_event_loop()
-    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": headers}
 
     def path(request: Request, rng: random.Random) -> Path:
         try:
@@ -329,8 +330,9 @@ def _llama() -> Callable[[Request, random.Random], Path]:
         def truth() -> Any:
             if len(body) > MAX_BODY:
                 raise LZPenaltyError("too long.")
-            # A small body must not be refused for its structure.
-            return settings.config_of(json.loads(body) if len(body) < SMALL else fields_of(body))
+            # A small body must not be refused for its structure, unless it is deep.
+            small = len(body) < SMALL and body.count(b"[") < MAX_DEPTH
+            return settings.config_of(json.loads(body) if small else fields_of(body))
 
         return Path(call, _same, lambda: True, truth)
 
