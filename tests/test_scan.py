@@ -1,6 +1,7 @@
 """What `lz-penalty detect` reads and says of documents, function by function."""
 
 import ast
+import base64
 import contextlib
 import io
 import lzma
@@ -129,8 +130,58 @@ BOMBS = {
     "one page": (lambda: ["x" * 400_000_000], "text", PLAIN, None),
     "equal texts in a list": (lambda: one_list(SAME), "text.0", WHOLE, 1),
     "texts in a list": (lambda: [[LONG] * 400], "text.0", PLAIN, None),
-    "nulls in a list": (lambda: one_list(pyarrow.nulls(20_000_000, pyarrow.int64())), "text.0", PLAIN, None),
+    "nulls in a list": (lambda: one_list(pyarrow.nulls(20_000_000, pyarrow.string())), "text.0", PLAIN, None),
 }
+
+
+def of_fixed_width(name):
+    """Values that take their whole width in memory, even nulls; and what is said of the file."""
+    if name == "equal values in a list":
+        values = pyarrow.array([b"x" * 1_000_000], pyarrow.binary(1_000_000))
+        return one_list(
+            pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 1_000, pyarrow.int32()), values)
+        ), "binary"
+    if name == "nulls":
+        return pyarrow.nulls(64, pyarrow.binary(5_000_000)), "fixed_size_binary"
+    return pyarrow.nulls(64, pyarrow.list_(pyarrow.int64())), "lists of a fixed size"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="measures memory as Linux tells it")
+@pytest.mark.parametrize("name", ["equal values in a list", "nulls", "a list that is said to have a fixed size"])
+def test_values_of_a_fixed_width_are_not_decoded(tmp_path, name):
+    file = tmp_path / "bomb.parquet"
+    column, said = of_fixed_width(name)
+    table = pyarrow.table({"text": column})
+    with pyarrow.parquet.ParquetWriter(file, table.schema, compression="zstd", **WHOLE) as writer:
+        writer.write_table(table)
+        if name.startswith("a list"):
+            forged = pyarrow.schema({"text": pyarrow.list_(pyarrow.int64(), 1_000_000)}).serialize().to_pybytes()
+            writer.add_key_value_metadata({"ARROW:schema": base64.b64encode(forged).decode()})
+    assert file.stat().st_size < 10_000
+    found, problems, megabytes = peak(str(file), "text" if name == "nulls" else "text.0")
+    assert (found, said in problems[0]) == (0, True)
+    assert len(problems) == {"equal values in a list": 1, "nulls": 64}.get(name, 1)
+    assert megabytes < 250
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("encoding", [None, "PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"])
+def test_lists_of_every_encoding_are_read(tmp_path, version, encoding):
+    texts = [f"{n} {FINE[: n % 50]}" for n in range(2_000)]
+    table = pyarrow.table({"chat": [[{"role": "user", "content": text}] * 2 for text in texts]})
+    leaves = {f"chat.list.element.{name}": encoding for name in ("role", "content")}
+    options = PLAIN | {"column_encoding": leaves} if encoding else {}
+    pyarrow.parquet.write_table(table, tmp_path / "x.parquet", data_page_version=version, **options)
+    assert [one.data for one in read(str(tmp_path / "x.parquet"), Reading(field="chat.1.content"))] == texts
+
+
+def test_a_large_row_group_of_lists_is_read(tmp_path):
+    """What other columns take does not count, and the texts of a dictionary count with their own length."""
+    texts = [f"{n} " + "x" * 1_000 for n in range(2_000)]
+    table = pyarrow.table({"chat": [[{"role": text, "content": text}] for text in texts]})
+    pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
+    small = Reading(field="chat.0.content", max_record=32_000)  # 64 of them are as much as the texts
+    assert [one.data for one in read(str(tmp_path / "x.parquet"), small)] == texts
 
 
 def peak(source, field: str) -> tuple[int, list[str], int]:
@@ -235,7 +286,7 @@ def test_any_bytes_as_the_header_of_a_page(data):
 def test_the_most_that_some_rows_take(sizes, rows):
     """Against all windows, one by one."""
     rng = random.Random(0)
-    pages = [parquet_rows._Page(count, count, rng.randrange(1_000), 0) for count in sizes]
+    pages = [parquet_rows._Page(count, rng.randrange(1_000), 0) for count in sizes]
     of_row = [number for number, count in enumerate(sizes) for _ in range(count)]
     windows = [set(of_row[first : first + rows]) for first in range(len(of_row))]
     assert parquet_rows._worst(pages, rows) == max(sum(pages[n].decoded(rows) for n in window) for window in windows)

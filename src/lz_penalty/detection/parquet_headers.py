@@ -35,15 +35,15 @@ class PageHeader(NamedTuple):
         dictionary: whether it holds the values that indices in other pages stand for.
         size: bytes without compression.
         values: nulls too.
-        rows: those that begin in it; `None` if the header does not say.
         encoding: its number in the format.
+        content: where the page is after its header.
     """
 
     dictionary: bool
     size: int
     values: int
-    rows: int | None
     encoding: int
+    content: Chunk
 
 
 class _Reader:
@@ -186,13 +186,14 @@ def page_headers(stream: IO[bytes], chunk: Chunk) -> Iterator[PageHeader]:
     while place < chunk.end:
         fields, length = _header(stream, place)
         kind, size = _count(fields, (1,)), _count(fields, (2,))
-        place += length + _count(fields, (3,))
+        content = Chunk(place + length, place + length + _count(fields, (3,)))
+        place = content.end
         if kind == DICTIONARY_PAGE:
-            yield PageHeader(True, size, 0, 0, 0)
+            yield PageHeader(True, size, 0, 0, content)
         elif kind == DATA_PAGE:
-            yield PageHeader(False, size, _count(fields, (5, 1)), None, _count(fields, (5, 2)))
+            yield PageHeader(False, size, _count(fields, (5, 1)), _count(fields, (5, 2)), content)
         elif kind == DATA_PAGE_2:
-            yield PageHeader(False, size, _count(fields, (8, 1)), _count(fields, (8, 3)), _count(fields, (8, 4)))
+            yield PageHeader(False, size, _count(fields, (8, 1)), _count(fields, (8, 4)), content)
 
 
 def _header(stream: IO[bytes], place: int) -> tuple[dict[tuple[int, ...], int], int]:
