@@ -22,10 +22,11 @@ DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_2 = 0, 2, 3
 
 
 class Chunk(NamedTuple):
-    """Where the pages of a column in a row group are."""
+    """Where the pages of a column in a row group are, or the content of a page; and the number of its compression."""
 
     start: int
     end: int
+    compression: int
 
 
 class PageHeader(NamedTuple):
@@ -61,11 +62,11 @@ class _Reader:
                 raise ValueError(MALFORMED)
             yield number, first & 15
 
-    def integers(self, wanted: int) -> dict[int, int]:
-        """The fields of an object that are numbers of this type; pyarrow skips those of another, too."""
+    def integers(self, wanted: int, *small: int) -> dict[int, int]:
+        """The fields of an object that are numbers of this type, `small` ones I32; pyarrow skips other types, too."""
         found = {}
         for number, kind in self.fields():
-            if kind == wanted:
+            if kind == (I32 if number in small else wanted):
                 found[number] = self.integer(kind)
             else:
                 self.skip(kind)
@@ -171,13 +172,13 @@ def _chunk(reader: _Reader) -> Chunk:
     about: dict[int, int] = {}
     for number, kind in reader.fields():
         if (number, kind) == (3, STRUCT):
-            about |= reader.integers(I64)  # a second one adds to the first, as in pyarrow
+            about |= reader.integers(I64, 4)  # a second one adds to the first, as in pyarrow
         else:
             reader.skip(kind)
     start = _count(about, 9)
     if 0 < about.get(11, 0) < start:  # the page of the dictionary, as pyarrow finds it
         start = about[11]
-    return Chunk(start, start + _count(about, 7) if _count(about, 5) else start)
+    return Chunk(start, start + _count(about, 7) if _count(about, 5) else start, _count(about, 4))
 
 
 def page_headers(stream: IO[bytes], chunk: Chunk) -> Iterator[PageHeader]:
@@ -186,7 +187,7 @@ def page_headers(stream: IO[bytes], chunk: Chunk) -> Iterator[PageHeader]:
     while place < chunk.end:
         fields, length = _header(stream, place)
         kind, size = _count(fields, (1,)), _count(fields, (2,))
-        content = Chunk(place + length, place + length + _count(fields, (3,)))
+        content = Chunk(place + length, place + length + _count(fields, (3,)), chunk.compression)
         place = content.end
         if kind == DICTIONARY_PAGE:
             yield PageHeader(True, size, 0, 0, content)

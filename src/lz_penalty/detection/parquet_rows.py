@@ -19,6 +19,7 @@ __all__ = ["column_texts", "list_index"]
 ROWS_AT_ONCE = 64
 MOST_PAGES = 1_000_000  # of a column in a row group
 LARGE_DICTIONARY = 2**24  # bytes; writers end them at 1 or 2 MB
+COMPRESSIONS = {0: "", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 VALUE_BYTES = 16  # of a value beside its content: levels, offsets, an index
 BUFFER = 2**16  # of a compressed column; without it, pyarrow reads all of a row group
 IN_LISTS = 2  # times the limit, for all of a row group: ordinary files take far less, as they are decoded row by row
@@ -72,9 +73,7 @@ def column_texts(stream: IO[bytes], field: str, most: int) -> Iterator[memoryvie
             metadata, target = file.metadata, file.schema.column(leaf)
         in_lists = target.max_repetition_level > 0
         for group, (chunk,) in enumerate(column_chunks(stream, [leaf])):
-            rows, by_index = _how(
-                _pages(stream, chunk, metadata.row_group(group).column(leaf).compression), in_lists, most, column, group
-            )
+            rows, by_index = _how(_pages(stream, chunk), in_lists, most, column, group)
             options = {"metadata": metadata, "pre_buffer": False, "buffer_size": BUFFER}
             with parquet.ParquetFile(stream, read_dictionary=[target.path] if by_index else None, **options) as file:
                 for batch in file.iter_batches(rows, row_groups=[group], columns=[target.path], use_threads=False):
@@ -202,7 +201,7 @@ def _worst(pages: Sequence[_Page], rows: int) -> int:
     return worst
 
 
-def _pages(stream: IO[bytes], chunk: Chunk, compression: str) -> list[_Page]:
+def _pages(stream: IO[bytes], chunk: Chunk) -> list[_Page]:
     """The pages of a column in a row group."""
     dictionary = 0
     pages: list[_Page] = []
@@ -210,7 +209,7 @@ def _pages(stream: IO[bytes], chunk: Chunk, compression: str) -> list[_Page]:
         if len(pages) == MOST_PAGES:
             raise ValueError(f"a column has more than {MOST_PAGES:,} pages in a row group")
         if header.dictionary:
-            dictionary = max(dictionary, _longest(stream, header, compression))
+            dictionary = max(dictionary, _longest(stream, header))
             pages.append(_Page(0, header.size, 0))
             continue
         longest = dictionary if header.encoding in BY_DICTIONARY else header.size if header.encoding in BY_PREFIX else 0
@@ -218,19 +217,17 @@ def _pages(stream: IO[bytes], chunk: Chunk, compression: str) -> list[_Page]:
     return pages
 
 
-def _longest(stream: IO[bytes], header: PageHeader, compression: str) -> int:
+def _longest(stream: IO[bytes], header: PageHeader) -> int:
     """Bytes of the longest text in a dictionary, or of all of it where that takes too long to find out."""
     from pyarrow import Codec
 
-    if header.size > LARGE_DICTIONARY or header.content.end - header.content.start > LARGE_DICTIONARY:
+    start, end, compression = header.content
+    if max(header.size, end - start) > LARGE_DICTIONARY or compression not in COMPRESSIONS:
         return header.size
-    stream.seek(header.content.start)
-    data = stream.read(header.content.end - header.content.start)
-    if compression != "UNCOMPRESSED":
-        try:
-            data = Codec(compression.lower()).decompress(data, header.size, asbytes=True)
-        except (ValueError, OSError):  # a compression of this name that has several forms
-            return header.size
+    stream.seek(start)
+    data = stream.read(end - start)
+    if compression:
+        data = Codec(COMPRESSIONS[compression]).decompress(data, header.size, asbytes=True)
     longest = at = 0
     while at < len(data):
         length = int.from_bytes(data[at : at + 4], "little")
