@@ -91,6 +91,7 @@ def _leaf(file: Any, column: str, names: Sequence[str]) -> tuple[int | None, str
     """
     from pyarrow import types
 
+    lists = types.is_list, types.is_large_list, types.is_list_view, types.is_large_list_view
     fields, paths = list(file.schema_arrow), [file.schema.column(index).path for index in range(len(file.schema))]
     places = [index for index, one in enumerate(fields) if one.name == column]
     if not places:
@@ -105,7 +106,7 @@ def _leaf(file: Any, column: str, names: Sequence[str]) -> tuple[int | None, str
             index = kind.get_field_index(name)
             leaf += sum(_leaves(kind.field(before).type) for before in range(index))
             kind = kind.field(index).type
-        elif isinstance(kind, _lists()) and list_index(name, 2**31) is not None:
+        elif any(is_list(kind) for is_list in lists) and list_index(name, 2**31) is not None:
             kind = kind.value_type
         else:
             return None, None
@@ -116,12 +117,6 @@ def _leaf(file: Any, column: str, names: Sequence[str]) -> tuple[int | None, str
     if len(places) > 1 or sum(map(_leaves, (one.type for one in fields))) != len(paths) or paths.count(paths[leaf]) > 1:
         raise ValueError(f"it has several columns {column!r}")
     return (leaf, None) if file.schema.column(leaf).physical_type == "BYTE_ARRAY" else (None, str(kind))
-
-
-def _lists() -> tuple[type, ...]:
-    from pyarrow import LargeListType, LargeListViewType, ListType, ListViewType
-
-    return ListType, LargeListType, ListViewType, LargeListViewType
 
 
 def _leaves(kind: Any) -> int:
