@@ -80,7 +80,7 @@ def interpreted():
     """The same module as it is where Numba is not installed."""
     spec = importlib.util.spec_from_file_location("runs_without_numba", runs.__file__)
     module = importlib.util.module_from_spec(spec)
-    with mock.patch.dict(sys.modules, {"numba": None}):
+    with mock.patch.dict(sys.modules, {"numba": None, "lz_penalty.kernels.compiling": None}):
         spec.loader.exec_module(module)
     assert not module.COMPILED
     assert runs.COMPILED

@@ -176,10 +176,9 @@ def test_bad_policies():
 def test_a_default_of_all_sections_is_refined_once(monkeypatch):
     """Checking a request's exempt ids takes time for each section whose settings are its own, and no more."""
     checked = []
-    token_ids = config_module._CHECKS["exempt_token_ids"]
-    monkeypatch.setitem(
-        config_module._CHECKS, "exempt_token_ids", lambda name, value: checked.append(name) or token_ids(name, value)
-    )
+    checks = config_module._REQUEST_CHECKS
+    token_ids = checks["exempt_token_ids"]
+    monkeypatch.setitem(checks, "exempt_token_ids", lambda name, value: checked.append(name) or token_ids(name, value))
     fields = {"lz_exempt_token_ids": [5, 6]}
     found = settings_from_request(fields, LZPenaltyConfig.guarded())
     assert found == LZPenaltyConfig.guarded(exempt_token_ids=(5, 6))

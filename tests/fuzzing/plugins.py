@@ -8,6 +8,7 @@ import os
 import random
 import weakref
 from collections.abc import Callable
+from contextvars import copy_context
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -274,7 +275,7 @@ def _transformers() -> Callable[[Request, random.Random], Path]:
 
         given = {key: value for key, value in ours.items() if value is not None or key not in FIELDS}
         return Path(
-            call,
+            lambda: copy_context().run(call),  # as in a server: what is set for a request is set for it alone
             _same,
             lambda: fields.shape(body) == before and vars(of_model) == of_model_before,
             lambda: settings.settings_of(given),
