@@ -39,7 +39,7 @@ def engine_config() -> Any:
         max_num_seqs=ROWS,
         logits_processors=[LZPenaltyLogitsProcessor],
     ).create_engine_config()
-    made.parallel_config.distributed_executor_backend = "mp"  # as on a CPU: nobody looks at the parameters behind us
+    made.parallel_config.distributed_executor_backend = "mp"  # as on a CPU: nobody looks at the parameters after us
     return made
 
 

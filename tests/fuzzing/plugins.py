@@ -141,6 +141,22 @@ def _lines_problem(reader: Any, settings: Any, want: Any) -> str | None:
     return None
 
 
+def _by_lines(request: Request, settings: ServerSettings, params: Any, name: str, check: Callable[[], Any]) -> Path:
+    """The way of a request whose parameters are checked when it arrives, and whose lines are read in the worker."""
+    before = _attributes(params), fields.shape(request.fields)
+
+    def call() -> Any:
+        check()
+        return _reader(settings).read(getattr(params, name), 0)
+
+    return Path(
+        call,
+        partial(_lines_problem, _reader(settings)),
+        lambda: (_attributes(params), fields.shape(request.fields)) == before,
+        lambda: settings.settings_of(request.fields),
+    )
+
+
 # ---------------------------------------------------------------- vLLM
 
 
@@ -171,17 +187,8 @@ def _vllm() -> Callable[[Request, random.Random], Path]:
             )
         except VLLMValidationError as error:
             return _never_comes(error)
-        before = _attributes(params), fields.shape(request.fields)
-
-        def call() -> Any:
-            LZPenaltyLogitsProcessor.validate_params(params)
-            return _reader(settings).read(params.extra_args, 0)
-
-        return Path(
-            call,
-            partial(_lines_problem, _reader(settings)),
-            lambda: (_attributes(params), fields.shape(request.fields)) == before,
-            lambda: settings.settings_of(request.fields),
+        return _by_lines(
+            request, settings, params, "extra_args", lambda: LZPenaltyLogitsProcessor.validate_params(params)
         )
 
     return path
@@ -220,18 +227,7 @@ def _sglang() -> Callable[[Request, random.Random], Path]:
     def path(request: Request, rng: random.Random) -> Path:
         settings = _use(request.server)
         params = SamplingParams(custom_params=request.fields)
-        before = _attributes(params), fields.shape(request.fields)
-
-        def call() -> Any:
-            params.verify(4096)
-            return _reader(settings).read(params.custom_params, 0)
-
-        return Path(
-            call,
-            partial(_lines_problem, _reader(settings)),
-            lambda: (_attributes(params), fields.shape(request.fields)) == before,
-            lambda: settings.settings_of(request.fields),
-        )
+        return _by_lines(request, settings, params, "custom_params", lambda: params.verify(4096))
 
     return path
 

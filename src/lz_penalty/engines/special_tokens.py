@@ -61,7 +61,7 @@ def _ends(source: Any) -> Iterator[int]:
         for name in _ENDS:
             value = getattr(one, name, None)
             for token in value if isinstance(value, (list, tuple, set, frozenset)) else [value]:
-                if token is not None and token >= 0:  # -1 stands for "none"
+                if token is not None and token >= 0:  # -1 means "none"
                     yield token
 
 
