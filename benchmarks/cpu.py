@@ -1,4 +1,4 @@
-"""What the penalty costs on a CPU: `python benchmarks/cpu.py` (a few minutes), `--full` for the whole grid.
+"""What the penalty costs on a CPU: `python -m benchmarks.cpu` (a few minutes), `--full` for the whole grid.
 
 All contenders of a shape are timed in turns, on the same logits and histories, so that a busy machine slows all of
 them alike; every time is also given as a ratio to one dense `logits += bias` of that shape in the same run.
@@ -14,18 +14,13 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-# Nothing needs to be installed. The script's own folder must go: there, cuda.py would hide NVIDIA's package `cuda`.
-sys.path[:] = [path for path in sys.path if Path(path).resolve() != ROOT / "benchmarks"]
-sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests")]
+import numpy as np
+import torch
+from rich.progress import track
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from rich.progress import track  # noqa: E402
-
-from benchmarks import baselines  # noqa: E402
-from benchmarks.correctness import check_backend  # noqa: E402
-from benchmarks.workload import (  # noqa: E402
+from benchmarks import baselines
+from benchmarks.correctness import check_backend
+from benchmarks.workload import (
     BATCHES,
     MAIN_VOCAB,
     MAIN_WINDOW,
@@ -41,7 +36,7 @@ from benchmarks.workload import (  # noqa: E402
     padded,
     print_report,
 )
-from lz_penalty import apply_lz_penalty_, available_backends  # noqa: E402
+from lz_penalty import apply_lz_penalty_, available_backends
 
 ADD = "logits += bias"
 OURS = {"numba": "ours: numba", "numpy": "ours: numpy", "torch": "ours: torch"}

@@ -1,4 +1,4 @@
-"""What `lz-penalty detect` needs for a JSON lines file of 1 GB: `python benchmarks/detect_memory.py`.
+"""What `lz-penalty detect` needs for a JSON lines file of 1 GB: `python -m benchmarks.detect_memory`.
 
 Makes the file in a temporary folder, runs the command as a process of its own, and writes its peak memory and its speed
 to results/detect_memory.json. Documents are of 0.2 to 200 kB of words drawn from a list, some of 8 MB; each tenth ends in
@@ -18,14 +18,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:] = [path for path in sys.path if Path(path).resolve() != ROOT / "benchmarks"]
-sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+from rich.console import Console
+from rich.table import Table
 
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
-
-from benchmarks.workload import RESULTS, machine  # noqa: E402
+from benchmarks.workload import RESULTS, machine
 
 LIMIT = 500  # megabytes of memory
 CASES = ((["tandem"], 1_000), (["tandem", "paper20", "drift", "counter", "edited"], 100))  # with megabytes of text

@@ -1,4 +1,4 @@
-"""What detection costs: `python benchmarks/detection.py` (a few minutes); writes benchmarks/results/detection.json.
+"""What detection costs: `python -m benchmarks.detection` (a few minutes); writes benchmarks/results/detection.json.
 
 CPU time of one thread, the best of a few rounds. The claims are ratios within one run, or far from their limits, so that
 a busy machine does not decide them; the command fails where one does not hold.
@@ -12,21 +12,16 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from unittest import mock
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:] = [path for path in sys.path if Path(path).resolve() != ROOT / "benchmarks"]
-sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
-
-from benchmarks.workload import RESULTS, machine  # noqa: E402
-from lz_penalty import bundled_model  # noqa: E402
-from lz_penalty.detection import (  # noqa: E402
+from benchmarks.workload import RESULTS, machine
+from lz_penalty import bundled_model
+from lz_penalty.detection import (
     RepetitionDetector,
     find_repetition,
     paper20,
@@ -34,7 +29,7 @@ from lz_penalty.detection import (  # noqa: E402
     repetition_report,
     runs,
 )
-from lz_penalty.engines.stopping import RepetitionStoppingCriteria  # noqa: E402
+from lz_penalty.engines.transformers._stopping import RepetitionStoppingCriteria
 
 MILLION = 1_000_000
 SETTINGS = {

@@ -1,6 +1,6 @@
 """The published explorer, docs/explorer.html, from recorded runs of the bundled model.
 
-`python benchmarks/explorer.py` puts it together, `--record` makes the runs again first (a minute), `--check` says whether
+`python -m benchmarks.explorer` puts it together, `--record` makes the runs again first (a minute), `--check` says whether
 the page is what the sources give.
 """
 
@@ -14,10 +14,11 @@ from typing import Any
 
 from lz_penalty import LZPenaltyConfig, bundled_model
 from lz_penalty.bundled_model import problems
-from lz_penalty.explain.page import page
-from lz_penalty.explain.recording import checked_recording
+from lz_penalty.explain._page import page
+from lz_penalty.explain._recording import checked_recording
 
 ROOT = Path(__file__).resolve().parent.parent
+
 RUNS = ROOT / "benchmarks" / "results" / "recorded_runs.json"
 PAGE = ROOT / "docs" / "explorer.html"
 PENALTIES = ["none", "repetition:1.2", "frequency:0.3", "dry:0.8", "paper", "guarded", "failsafe"]
@@ -114,7 +115,7 @@ def main() -> None:
         RUNS.write_text("[" + ",\n".join(made) + "]\n", encoding="utf-8")
     if arguments.check:
         if PAGE.read_text(encoding="utf-8") != built():
-            sys.exit("docs/explorer.html is not current: run python benchmarks/explorer.py")
+            sys.exit("docs/explorer.html is not current: run python -m benchmarks.explorer")
         return
     PAGE.write_text(built(), encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""How long a step of the explorer takes in a browser, for a text of 2,000 tokens: `python benchmarks/explorer_speed.py`.
+"""How long a step of the explorer takes in a browser, for a text of 2,000 tokens: `python -m benchmarks.explorer_speed`.
 
 A step goes one token back; a jump goes to another place in the text's second half, where most of the window changes. Both
 count until the browser has laid the page out again. Fails if a median is not below 50 ms.
@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from lz_penalty import LZPenaltyConfig, bundled_model
 from lz_penalty.config import PRESETS
-from lz_penalty.explain.page import page
+from lz_penalty.explain._page import page
 
 TOKENS, STEPS, LIMIT_MS = 2_000, 200, 50.0
 STRIDES = {"step": 1, "jump": 7_919}

@@ -1,4 +1,4 @@
-"""The figures of docs/results.md from the results: `python benchmarks/figures.py`, or `--check` that they are current."""
+"""The figures of docs/results.md from the results: `python -m benchmarks.figures`, or `--check` that they are current."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from readme import microseconds
 
-from lz_penalty.study.report.figures import LOOKS, OTHER
+from benchmarks.readme import microseconds
+from lz_penalty.evaluation.study.report.figures import LOOKS, OTHER
 
 ROOT = Path(__file__).resolve().parent.parent
+
 RESULTS, ASSETS = ROOT / "benchmarks" / "results", ROOT / "docs" / "assets"
 STYLE = {
     "svg.fonttype": "none",

@@ -1,4 +1,4 @@
-"""What our code adds to the handling of hostile requests: `python benchmarks/hostile.py`.
+"""What our code adds to the handling of hostile requests: `python -m benchmarks.hostile`.
 
 Hostile settings go through every check of a request that this environment has: the functions that all engines share,
 vLLM's `validate_params`, SGLang's check, that of `transformers serve`, and whole bodies through the middleware of
@@ -6,7 +6,7 @@ vLLM's `validate_params`, SGLang's check, that of `transformers serve`, and whol
 time is the worst of several, in milliseconds of the CPU that the calling thread used: other processes do not count,
 garbage collections of what a check makes do. Ends with 1 where one of them exceeds its limit, or where bad fields were
 not refused. With `--out` the results of each environment are a section of the same file.
-SGLang on a CPU needs `PYTHONPATH=tests_sglang/sglang_on_cpu`.
+SGLang on a CPU needs `PYTHONPATH=tests/engines/sglang/sglang_on_cpu`.
 """
 
 from __future__ import annotations
@@ -25,18 +25,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:] = [path for path in sys.path if Path(path).resolve() != ROOT / "benchmarks"]
-sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests")]
+from rich.console import Console
+from rich.table import Table
 
-from malformed import hostile  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
-
-from benchmarks.workload import RESULTS, machine  # noqa: E402
-from lz_penalty import LZPenaltyConfig, LZPenaltyError  # noqa: E402
-from lz_penalty.engines.server import ServerSettings  # noqa: E402
-from lz_penalty.policy import settings_from_request  # noqa: E402
+from benchmarks.workload import RESULTS, machine
+from lz_penalty import LZPenaltyConfig, LZPenaltyError
+from lz_penalty.engines.server import ServerSettings
+from lz_penalty.policy import settings_from_request
+from tests.support.malformed import hostile
 
 LIMIT = 10.0  # milliseconds
 LIMIT_STOCK = 100.0  # milliseconds, with the stock server's part
@@ -82,13 +78,13 @@ def _vllm() -> Read:
 
 
 def _sglang() -> Read:
-    from lz_penalty.engines.sglang.checks import settings_of
+    from lz_penalty.engines.sglang._checks import settings_of
 
     return lambda fields: settings_of(SimpleNamespace(custom_params=fields))
 
 
 def _transformers() -> Read:
-    from lz_penalty.engines.transformers.serving import _validate_request
+    from lz_penalty.engines.transformers._serving import _validate_request
 
     validate = _validate_request(lambda self, body: None)
     return lambda fields: validate(None, fields)
@@ -118,7 +114,7 @@ def of_fields(read: Read, fields: dict[str, Any]) -> dict[str, Any]:
 
 def bodies() -> dict[str, tuple[str, bytes]]:
     """Paths and bodies of requests that are made to take long: too much of something, or as much as just passes."""
-    from lz_penalty.engines.llama_requests import (
+    from lz_penalty.engines.llama_cpp._guard import (
         MAX_BODY,
         MAX_FRACTIONS,
         MAX_INTEGERS,
@@ -228,7 +224,7 @@ def bodies() -> dict[str, tuple[str, bytes]]:
 def servers() -> dict[str, tuple[Any, float]]:
     """The middleware of `serve-llama` with nothing after it, the whole server without a model, and their limits."""
     from lz_penalty.engines import llama_server
-    from lz_penalty.engines.llama_requests import Guard
+    from lz_penalty.engines.llama_cpp._guard import Guard
 
     async def nothing(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200})

@@ -1,4 +1,4 @@
-"""How often each criterion is wrong on the labelled set: `python benchmarks/labelled.py` writes results/labelled.json.
+"""How often each criterion is wrong on the labelled set: `python -m benchmarks.labelled` writes results/labelled.json.
 
 Counts only, no times: the same on every machine. benchmarks/readme.py writes them into docs/detection.md.
 """
@@ -6,25 +6,18 @@ Counts only, no times: the same on every machine. benchmarks/readme.py writes th
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:] = [path for path in sys.path if Path(path).resolve() != ROOT / "benchmarks"]
-sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+from rich.progress import track
+from tokenizers import Tokenizer
 
-from rich.progress import track  # noqa: E402
-from tokenizers import Tokenizer  # noqa: E402
-
-from benchmarks.workload import RESULTS  # noqa: E402
-from labelled import build  # noqa: E402
-from lz_penalty import bundled_model  # noqa: E402
-from lz_penalty.detection.drift import find_drift  # noqa: E402
-from lz_penalty.detection.substrings import paper20, repeated_substrings  # noqa: E402
-from lz_penalty.detection.tandem import (  # noqa: E402
+from benchmarks.workload import RESULTS
+from lz_penalty import bundled_model
+from lz_penalty.detection._drift import find_drift
+from lz_penalty.detection._substrings import paper20, repeated_substrings
+from lz_penalty.detection._tandem import (
     DEGENERATE_COPIES,
     STOP_LENGTH,
     find_repetition,
@@ -33,7 +26,8 @@ from lz_penalty.detection.tandem import (  # noqa: E402
     is_endless,
     is_loop,
 )
-from lz_penalty.detection.tolerant import find_counter, find_edited  # noqa: E402
+from lz_penalty.detection._tolerant import find_counter, find_edited
+from research.labelled import build
 
 COPIES = (3, 5, 8, 12, 20)
 LENGTHS = {"characters": (60, 120, 200, 240, 300, 400, 600), "tokens": (20, 40, 60, 80, 120, 240, 480, 960)}

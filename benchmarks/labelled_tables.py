@@ -79,7 +79,7 @@ def rates(data: Row) -> list[str]:
         f"the bundled model), {labels['borderline']} borderline outputs of the model, {labels['asked for']} in which "
         "the repetition was asked for. Each criterion at its default; tokens are those of the bundled model's "
         "tokenizer, which gives every figure and every space a token of its own. `left` are loops after which the "
-        "text goes on or ends by itself. `python benchmarks/labelled.py`."
+        "text goes on or ends by itself. `python -m benchmarks.labelled`."
     )
     return [*lines, "", *textwrap.wrap(about, 118, break_on_hyphens=False)]
 

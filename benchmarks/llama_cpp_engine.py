@@ -1,6 +1,6 @@
 """What the penalty costs in llama.cpp at a vocabulary of 151,936, against the engine's own `sample()` and DRY sampler.
 
-    python benchmarks/llama_cpp_engine.py --out benchmarks/results/llama_cpp.json
+    python -m benchmarks.llama_cpp_engine --out benchmarks/results/llama_cpp.json
 
 Interleaved in one run: only the ratios mean something on a machine that does other work too. Ends with an error where a claim
 does not hold.
@@ -19,19 +19,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:] = [path for path in sys.path if Path(path).resolve() != ROOT / "benchmarks"]  # `cuda.py` shadows a package
-sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests_llama_cpp")]
+import llama_cpp
+import numpy as np
+from llama_cpp import Llama
 
-import llama_cpp  # noqa: E402
-import numpy as np  # noqa: E402
-from decoding import loaded, with_history  # noqa: E402
-from llama_cpp import Llama  # noqa: E402
-from make_gguf import make_gguf  # noqa: E402
-
-from benchmarks.workload import machine  # noqa: E402
-from lz_penalty import LZPenaltyConfig  # noqa: E402
-from lz_penalty.engines.llama_cpp import LZPenaltyProcessors  # noqa: E402
+from benchmarks.workload import machine
+from lz_penalty import LZPenaltyConfig
+from lz_penalty.engines.llama_cpp import LZPenaltyProcessors
+from tests.engines.llama_cpp.decoding import loaded, with_history
+from tests.engines.llama_cpp.make_gguf import make_gguf
 
 VOCAB = 151_936
 WINDOWS = (512, 32_768)

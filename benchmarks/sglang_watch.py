@@ -54,7 +54,7 @@ def register() -> None:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from lz_penalty.engines.sglang.history import History
+    from lz_penalty.engines.sglang._history import History
 
     watch = _Watch()
     HookRegistry.register(

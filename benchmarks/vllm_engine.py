@@ -1,4 +1,4 @@
-"""What the penalty costs inside vLLM: `python benchmarks/vllm_engine.py --shapes 1.5B 7B 32B`, on a CUDA machine.
+"""What the penalty costs inside vLLM: `python -m benchmarks.vllm_engine --shapes 1.5B 7B 32B`, on a CUDA machine.
 
 Two engines of one shape with dummy weights stand side by side, one without a processor and one with ours, and take
 turns, so that the machine's moods hit all alike. A step is the time between two outputs of the whole batch; a run's
@@ -17,7 +17,6 @@ import itertools
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -25,9 +24,6 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-# Nothing needs to be installed. The script's own folder must go: there, cuda.py would hide NVIDIA's package `cuda`.
-sys.path[:] = [path for path in sys.path if Path(path).resolve() != ROOT / "benchmarks"]
-sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
 os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # a processor means V1 up to 0.30; the baseline must be V1 too
 

@@ -13,9 +13,9 @@ from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.errors import BackendUnavailableError, LZPenaltyError
 
 if TYPE_CHECKING:
-    from lz_penalty.backends import available_backends, choose_backend
+    from lz_penalty._backends import available_backends, choose_backend
+    from lz_penalty._packing import PackedConfig, pack_configs
     from lz_penalty.ops import apply_lz_penalty_, marginal_codelengths, prepare_lz_penalty
-    from lz_penalty.packing import PackedConfig, pack_configs
 
 __version__ = "0.1.0"
 
@@ -34,12 +34,12 @@ __all__ = [
 
 _LATER = {
     "apply_lz_penalty_": "ops",
-    "available_backends": "backends",
-    "choose_backend": "backends",
+    "available_backends": "_backends",
+    "choose_backend": "_backends",
     "marginal_codelengths": "ops",
     "prepare_lz_penalty": "ops",
-    "PackedConfig": "packing",
-    "pack_configs": "packing",
+    "PackedConfig": "_packing",
+    "pack_configs": "_packing",
 }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
-from lz_penalty.checks import MAX_EXEMPT, Check, boolean, choice, integer, real, token_ids
+from lz_penalty._checks import MAX_EXEMPT, Check, boolean, choice, integer, real, token_ids
 from lz_penalty.errors import LZPenaltyError, bad_value, unknown_field
 
 __all__ = ["LZPenaltyConfig"]

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from lz_penalty.backends import check_backend, choose_backend, dtype_of, load_backend
+from lz_penalty._backends import check_backend, choose_backend, dtype_of, load_backend
+from lz_penalty._packing import PackedConfig, pack_configs, packed_once
 from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.errors import LZPenaltyError, show
-from lz_penalty.packing import PackedConfig, pack_configs, packed_once
 
 __all__ = ["apply_lz_penalty_", "marginal_codelengths", "prepare_lz_penalty"]
 
@@ -101,7 +101,7 @@ def prepare_lz_penalty(
     Args:
         logits: this and the others as in `apply_lz_penalty_`; their contents do not matter here.
         ahead: with Triton on CUDA, do it in two launches, the first of which needs no logits. After a few calls, `ahead` of
-            the function is a `lz_penalty.kernels.cuda_launch.LaunchAhead`: with it, C can launch the first while the
+            the function is a `lz_penalty.kernels.triton._launch.LaunchAhead`: with it, C can launch the first while the
             logits are still computed. What passes between the two belongs to the function, so it is for one stream.
 
     Returns:

@@ -1,4 +1,4 @@
-"""`PYTHONPATH=tests python -m fuzzing [PART ...]`: run parts of the fuzzing, all of them if none is named.
+"""`python -m tests.fuzzing [PART ...]`: run parts of the fuzzing, all of them if none is named.
 
 Each group of parts runs in a process of its own, in the environment of its engine, two at a time. Exit code 1 if there is a
 finding.
@@ -22,10 +22,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fuzzing import running, texts
-from fuzzing.running import Part
+from tests.fuzzing import running, texts
+from tests.fuzzing.running import Part
+from tests.support import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 AT_ONCE = 2  # processes
 EVERY = 0.3  # seconds between two reports of progress
 # One thread, whose time is measured; and memory that is freed is given back at once, so that each case shows what it takes.
@@ -40,19 +40,19 @@ ALONE = {
 
 
 def _op(name: str) -> Part:
-    from fuzzing import op_cases
+    from tests.fuzzing import op_cases
 
     return op_cases.part(name)
 
 
 def _requests(name: str) -> Part:
-    from fuzzing import plugins
+    from tests.fuzzing import plugins
 
     return plugins.part(name)
 
 
 def _histories(name: str) -> Part:
-    from fuzzing import histories
+    from tests.fuzzing import histories
 
     return histories.part(name)
 
@@ -78,11 +78,11 @@ class Group(NamedTuple):
 _CPU_ENGINE = (("SGLANG_USE_CPU_ENGINE", "1"),)
 # By the first word of the names of their parts; the longest first.
 GROUPS: tuple[tuple[str, Group], ...] = (
-    ("histories", Group(_histories, ("vllm",), "vllm", ("tests_vllm",))),
+    ("histories", Group(_histories, ("vllm",), "vllm")),
     ("histories", Group(_histories, ("sglang",))),
     ("requests", Group(_requests, ("transformers",))),
     ("requests", Group(_requests, ("vllm",), "vllm")),
-    ("requests", Group(_requests, ("sglang",), "sglang", ("tests_sglang/sglang_on_cpu",), _CPU_ENGINE)),
+    ("requests", Group(_requests, ("sglang",), "sglang", ("tests/engines/sglang/sglang_on_cpu",), _CPU_ENGINE)),
     ("requests", Group(_requests, ("llama",), "llama")),
     ("op", Group(_op, ("numpy", "numba", "torch", "c"))),
     ("detection", Group(texts.part, tuple(texts.FUNCTIONS))),
@@ -182,12 +182,12 @@ def _run(group: Group, names: list[str], options: argparse.Namespace, progress: 
     """Run a group in its own process; one result for each of its parts."""
     results: dict[str, Any] = {}
     reading, writing = os.pipe()
-    command = [getattr(options, group.python), "-m", "fuzzing", *names]
+    command = [getattr(options, group.python), "-m", "tests.fuzzing", *names]
     command += ["--seed", str(options.seed), "--lines-to", str(writing)]
     for option in ("cases", "case"):
         if getattr(options, option) is not None:
             command += [f"--{option}", str(getattr(options, option))]
-    folders = [str(ROOT / folder) for folder in ("src", "tests", *group.folders)]
+    folders = [str(ROOT / folder) for folder in ("src", "", *group.folders)]
     environment = os.environ | ALONE | {"PYTHONPATH": os.pathsep.join(folders)} | dict(group.environment)
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
@@ -244,7 +244,7 @@ def _show(results: list[dict[str, Any]], seed: int, seconds: float) -> None:
     console.print(table)
     for one in results:
         for number, text in one["shown"]:
-            again = f"PYTHONPATH=tests {_shown(sys.executable)} -m fuzzing {one['name']} --seed {seed}"
+            again = f"{_shown(sys.executable)} -m tests.fuzzing {one['name']} --seed {seed}"
             command = again if number < 0 else f"{again} --case {number}"
             print(f"\n{one['name']}, case {number}: {text.encode('utf-8', 'backslashreplace').decode()}\n  {command}")
         if one["findings"] > len(one["shown"]):

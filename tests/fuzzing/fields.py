@@ -12,15 +12,14 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import cases
-from malformed import malformed
-
 from lz_penalty import LZPenaltyConfig, LZPenaltyError
-from lz_penalty.checks import MAX_TOKEN_ID, MAX_TOKEN_IDS
+from lz_penalty._checks import MAX_TOKEN_ID, MAX_TOKEN_IDS
 from lz_penalty.config import FORMULAS, LOOKBACKS, MAX_BUFFER, MAX_WEIGHT, MAX_WINDOW, PRESETS, REQUEST_FIELDS
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.policy import POLICY_FIELDS, RequestPolicy
-from lz_penalty.policy.rules import MAX_COPIES
+from lz_penalty.policy._rules import MAX_COPIES
+from tests.support import cases
+from tests.support.malformed import malformed
 
 PLAIN = "{}"  # a server without a default, with the usual caps
 LONGEST_MESSAGE = 2_000

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from fuzzing.running import Part, Trial
+from tests.fuzzing.running import Part, Trial
 
 CASES, SECONDS, MEGABYTES = 10_000, 2.0, 32.0
 SHORTEST, LONGEST = 10, 30  # steps
@@ -33,10 +33,11 @@ def _trial(make: Callable[[], Any], steps: int, about: str) -> Trial:
 def _vllm() -> Callable[[random.Random, int], Trial]:
     from batches import REACH, Simulation, engine_config
 
-    from lz_penalty.engines import request_settings
-    from lz_penalty.engines.request_settings import RequestSettings
-    from lz_penalty.engines.vllm import batch_state, processor
-    from lz_penalty.engines.vllm.settings import special_tokens_of
+    from lz_penalty.engines import _requests as request_settings
+    from lz_penalty.engines._requests import RequestSettings
+    from lz_penalty.engines.vllm import _processor as processor
+    from lz_penalty.engines.vllm import _v1 as batch_state
+    from lz_penalty.engines.vllm._settings import special_tokens_of
 
     config = engine_config()
     special = special_tokens_of(config.model_config)
@@ -81,7 +82,7 @@ def _once(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _sglang() -> Callable[[random.Random, int], Trial]:
-    from slot_histories import Simulation, small_slots
+    from tests.support.slot_histories import Simulation, small_slots
 
     def make(rng: random.Random, _: int) -> Trial:
         sizes = {"slots": rng.randint(2, 5), "vocab": rng.choice((31, 40)), "prompt": rng.choice((1, 10, 60))}

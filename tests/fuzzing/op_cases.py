@@ -5,11 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import cases
-import native_op
-from backends import ALL
-
-from fuzzing.running import Part, Trial
+from tests.fuzzing.running import Part, Trial
+from tests.support import cases, native_op
+from tests.support.backends import ALL
 
 CASES, INTERPRETED = 20_000, 200
 SECONDS, MEGABYTES = {"triton": 2.0}, 32.0

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fuzzing import fields
-from fuzzing.fields import Request
-from fuzzing.running import Part, Trial
 from lz_penalty import LZPenaltyError
-from lz_penalty import packing as col
+from lz_penalty import _packing as col
 from lz_penalty.engines.server import VARIABLE, ServerSettings, server_settings
 from lz_penalty.policy import RequestPolicy
+from tests.fuzzing import fields
+from tests.fuzzing.fields import Request
+from tests.fuzzing.running import Part, Trial
 
 CASES, SECONDS, MEGABYTES = 100_000, 0.010, 32.0
 SMALL = 2_000  # bytes of a body
@@ -113,14 +113,14 @@ def _use(server: str) -> ServerSettings:
 def _reader(server: ServerSettings) -> Any:
     import torch
 
-    from lz_penalty.engines.request_settings import RequestSettings
+    from lz_penalty.engines._requests import RequestSettings
 
     return RequestSettings(server, SPECIAL, 2, torch.device("cpu"))
 
 
 def _lines_problem(reader: Any, settings: Any, want: Any) -> str | None:
     """Whether the lines that the worker reads are what the request must get."""
-    from lz_penalty.packing import pack_configs
+    from lz_penalty._packing import pack_configs
 
     configs = want.policy.configs if isinstance(want, RequestPolicy) else [want] * 5
     lines = pack_configs([one and replace(one, exempt_token_ids=(), include_prompt=True) for one in configs]).table
@@ -242,8 +242,9 @@ def _transformers() -> Callable[[Request, random.Random], Path]:
     from transformers import GenerationConfig
     from transformers.cli.serving.completion import CompletionHandler
 
-    from lz_penalty.engines.transformers import continuous, enable
-    from lz_penalty.engines.transformers.settings import FIELDS, asked_of
+    from lz_penalty.engines.transformers import _continuous as continuous
+    from lz_penalty.engines.transformers import enable
+    from lz_penalty.engines.transformers._settings import FIELDS, asked_of
 
     enable()
     handler = CompletionHandler(None, SimpleNamespace(_compile=False))
@@ -288,7 +289,7 @@ def _same(got: Any, want: Any) -> str | None:
 
 
 def _llama() -> Callable[[Request, random.Random], Path]:
-    from lz_penalty.engines.llama_requests import CONFIG, MAX_BODY, MAX_DEPTH, Guard, fields_of
+    from lz_penalty.engines.llama_cpp._guard import CONFIG, MAX_BODY, MAX_DEPTH, Guard, fields_of
 
     loop = asyncio.new_event_loop()
     headers = [(b"content-type", b"application/json")]

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fuzzing.running import Part, Trial
 from lz_penalty import detection
+from lz_penalty.detection._verdict import CRITERIA, Limits
 from lz_penalty.detection.scan import Problem, Scan, scan
-from lz_penalty.detection.verdict import CRITERIA, Limits
+from tests.fuzzing.running import Part, Trial
 
 CHARACTERS = 400_000
 

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import Progress, TimeRemainingColumn
 from rich.table import Table
 
+from lz_penalty._files import check_output
 from lz_penalty.cli.options import DEVICE, DTYPE, MODEL
-from lz_penalty.files import check_output
 
 DEFAULT = "none repetition:1.2 frequency:0.3 dry:0.8 sglang paper guarded failsafe"
 

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from lz_penalty._files import check_output
 from lz_penalty.cli.options import DEVICE, DTYPE, MODEL
-from lz_penalty.files import check_output
 
 if TYPE_CHECKING:
     from lz_penalty.evaluation.harm import Harm

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.terminal_theme import SVG_EXPORT_THEME
 from rich.text import Text
 
-from lz_penalty.files import check_output, write_file
+from lz_penalty._files import check_output, write_file
 
 PENALTIES = ("none", "repetition:1.2", "frequency:0.3", "paper", "guarded", "failsafe")
 

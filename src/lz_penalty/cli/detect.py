@@ -15,14 +15,14 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 from rich.table import Table
 
-from lz_penalty.checks import real
+from lz_penalty._checks import real
+from lz_penalty._files import check_output, replacing
 from lz_penalty.cli.output import SHOWN_PROBLEMS, clean
 from lz_penalty.errors import LZPenaltyError, bad_value, show
-from lz_penalty.files import check_output, replacing
 
 if TYPE_CHECKING:
+    from lz_penalty.detection._records import Problem
     from lz_penalty.detection.judge import Judge
-    from lz_penalty.detection.records import Problem
     from lz_penalty.detection.scan import Document, Summary
 
 LOOPS, UNREAD = 1, 3  # exit codes
@@ -63,9 +63,9 @@ def detect(
     Exit code 0; 1 as --fail-if-any and --fail-over say (with a judge, loops are what both agree on); 2 for wrong
     arguments; 3 if something could not be read or judged: it is named, and the rest is examined all the same.
     """
-    from lz_penalty.detection.records import Problem, Reading
+    from lz_penalty.detection._records import Problem, Reading
+    from lz_penalty.detection._verdict import Limits
     from lz_penalty.detection.scan import Scan, Summary, judged, scan
-    from lz_penalty.detection.verdict import Limits
 
     if judge not in ("flagged", "all"):
         raise bad_value("judge", judge, "flagged or all")
@@ -85,7 +85,7 @@ def detect(
     screen = Console(stderr=True)
     with _writing(out, paths) as write, _progress(paths, screen) as (progress, tick):
         if ray or ray_address:
-            from lz_penalty.detection.ray_scan import scan_ray
+            from lz_penalty.detection._ray_scan import scan_ray
 
             results = scan_ray(paths, what, address=ray_address, tick=tick)
         else:

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from lz_penalty._files import check_output
 from lz_penalty.cli.options import MODEL
-from lz_penalty.files import check_output
 
 
 def duality(

@@ -39,9 +39,9 @@ def evaluate(
 
     What cannot run is named and left out, and the rest goes on; the exit code is then 1. docs/study.md has the file's form.
     """
+    from lz_penalty._files import check_output_folder
     from lz_penalty.evaluation.devices import usable_device
-    from lz_penalty.files import check_output_folder
-    from lz_penalty.study.sweep import read_sweep
+    from lz_penalty.evaluation.study.sweep import read_sweep
 
     _settle_data_folder()
     if device is not None:
@@ -84,9 +84,9 @@ def _settle_data_folder() -> None:
 def _evaluate(name: str, sweep, out: Path, resume: bool, dry_run: bool, changes: dict) -> bool:
     from dataclasses import replace
 
-    from lz_penalty.study.costs import measure_costs
-    from lz_penalty.study.estimate import estimate
-    from lz_penalty.study.running import prepare, run_sweep
+    from lz_penalty.evaluation.study.costs import measure_costs
+    from lz_penalty.evaluation.study.estimate import estimate
+    from lz_penalty.evaluation.study.running import prepare, run_sweep
 
     changes = {key: value for key, value in changes.items() if value is not None}
     sweep = replace(sweep, models=tuple(replace(model, **changes) for model in sweep.models))

@@ -12,16 +12,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lz_penalty._files import check_output, write_file
 from lz_penalty.cli.options import DEVICE, DTYPE, FILE, MODEL, text_of
 from lz_penalty.cli.output import escaped
 from lz_penalty.errors import LZPenaltyError, bad_value
-from lz_penalty.files import check_output, write_file
 
 if TYPE_CHECKING:
     from lz_penalty.config import LZPenaltyConfig
     from lz_penalty.evaluation.penalties import Penalty
     from lz_penalty.explain import Candidate, Explanation
-    from lz_penalty.explain.tokenizing import Tokenizer
+    from lz_penalty.explain._tokenizing import Tokenizer
 
 SHOWN_TOKENS = 600  # of the text's end
 SHOWN_DISTANCES = 8
@@ -58,11 +58,11 @@ def explain(
     LZ one: paper, sglang, guarded or failsafe, with any settings.
     """
     from lz_penalty import reference
-    from lz_penalty.engines.special_tokens import exempting
+    from lz_penalty.engines._special_tokens import exempting
     from lz_penalty.evaluation.penalties import penalty as named
     from lz_penalty.explain import explain as explained
     from lz_penalty.explain import explain_sequence
-    from lz_penalty.explain.tokenizing import load_tokenizer
+    from lz_penalty.explain._tokenizing import load_tokenizer
 
     _refuse_idle(context)
     if html is not None:
@@ -133,7 +133,7 @@ def _recorded(
 ) -> dict[str, Any]:
     from lz_penalty.evaluation.generation import load
     from lz_penalty.evaluation.recording import record
-    from lz_penalty.explain.tokenizing import prompt_of
+    from lz_penalty.explain._tokenizing import prompt_of
 
     loaded = load(model, device, dtype)
     about = f"{model} goes on with the text by at most {tokens:,} tokens, always the likeliest after the penalty."
@@ -142,7 +142,7 @@ def _recorded(
 
 
 def _read(paths: list[Path]) -> list[dict[str, Any]]:
-    from lz_penalty.explain.recording import read_recording
+    from lz_penalty.explain._recording import read_recording
 
     return [read_recording(path) for path in paths]
 
@@ -155,9 +155,9 @@ def _write_page(
     config: LZPenaltyConfig,
     recordings: list[dict[str, Any]],
 ) -> None:
-    from lz_penalty.explain.page import page
-    from lz_penalty.explain.recording import stored_text
-    from lz_penalty.explain.tokenizing import BUNDLED
+    from lz_penalty.explain._page import page
+    from lz_penalty.explain._recording import stored_text
+    from lz_penalty.explain._tokenizing import BUNDLED
 
     typed = text is not None and tokenizer.name == BUNDLED
     texts = [] if typed else [stored_text("the text given", ids, tokenizer)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from lz_penalty.checks import real
+from lz_penalty._checks import real
 from lz_penalty.cli.options import DEVICE, FILE, MODEL, text_of
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import typer
 
+from lz_penalty._files import read_text
 from lz_penalty.errors import LZPenaltyError
-from lz_penalty.files import read_text
 
 __all__ = ["DEVICE", "DTYPE", "FILE", "MODEL", "text_of"]
 

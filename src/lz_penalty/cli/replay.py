@@ -15,12 +15,12 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from lz_penalty._files import check_output
 from lz_penalty.cli.output import SHOWN_PROBLEMS, clean
 from lz_penalty.errors import LZPenaltyError, bad_value
-from lz_penalty.files import check_output
 
 if TYPE_CHECKING:
-    from lz_penalty.detection.records import Problem
+    from lz_penalty.detection._records import Problem
     from lz_penalty.evaluation.replay.pairs import Summary
 
 UNREAD = 3  # exit code

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from lz_penalty.files import check_output_folder
+from lz_penalty._files import check_output_folder
 
 
 def report(
@@ -24,7 +24,7 @@ def report(
     results.csv and costs.csv hold all that the rest is made from; the same ones give the same bytes.
     """
     check_output_folder(out or study, "--out" if out else "the study")
-    from lz_penalty.study.report import write_report
+    from lz_penalty.evaluation.study.report import write_report
 
     written = write_report(study, out or study, from_tables=from_tables)
     Console(stderr=True).print(f"{written / 'report.html'} and {written / 'report.md'}", highlight=False)

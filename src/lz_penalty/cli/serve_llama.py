@@ -16,6 +16,6 @@ def serve_llama(
     n_gpu_layers: int = typer.Option(0, min=-1, help="How many layers are on the GPU; -1 for all."),
 ) -> None:
     """Serve a GGUF file with llama-cpp-python; requests take lz_* fields."""
-    from lz_penalty.engines.llama_server import serve
+    from lz_penalty.engines.llama_cpp._server import serve
 
     serve(str(model), host=host, port=port, api_key=api_key or None, n_ctx=n_ctx, n_gpu_layers=n_gpu_layers)

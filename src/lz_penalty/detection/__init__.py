@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from lz_penalty.detection.drift import Drift, find_drift
-from lz_penalty.detection.metrics import RepetitionReport, distinct, repetition_report, seq_rep
-from lz_penalty.detection.online import RepetitionDetector, repetition_at_end, stop_on_repetition
-from lz_penalty.detection.substrings import RepeatedSubstring, paper20, repeated_substrings
-from lz_penalty.detection.tandem import (
+from lz_penalty.detection._drift import Drift, find_drift
+from lz_penalty.detection._metrics import RepetitionReport, distinct, repetition_report, seq_rep
+from lz_penalty.detection._online import RepetitionDetector, repetition_at_end, stop_on_repetition
+from lz_penalty.detection._substrings import RepeatedSubstring, paper20, repeated_substrings
+from lz_penalty.detection._tandem import (
     Repetition,
     find_repetition,
     find_repetitions,
@@ -17,7 +17,7 @@ from lz_penalty.detection.tandem import (
     is_endless,
     is_loop,
 )
-from lz_penalty.detection.tolerant import CounterRun, EditedRun, find_counter, find_edited
+from lz_penalty.detection._tolerant import CounterRun, EditedRun, find_counter, find_edited
 
 __all__ = [
     "CounterRun",

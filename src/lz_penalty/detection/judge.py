@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from lz_penalty.checks import integer, real
-from lz_penalty.detection.judge_cache import JudgeCache, cache_key
-from lz_penalty.detection.judge_prompt import RESPONSE_FORMAT, MalformedAnswerError, messages, parse
+from lz_penalty._checks import integer, real
+from lz_penalty.detection._judge_cache import JudgeCache, cache_key
+from lz_penalty.detection._judge_prompt import RESPONSE_FORMAT, MalformedAnswerError, messages, parse
 from lz_penalty.errors import LZPenaltyError, bad_value
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from lz_penalty.checks import choice, integer, real
+from lz_penalty._checks import choice, integer, real
+from lz_penalty.detection._records import Problem, Reading, Record, decode, read
+from lz_penalty.detection._tandem import MAX_ITEMS
+from lz_penalty.detection._verdict import CRITERIA, Limits, Verdict, dual
 from lz_penalty.detection.judge import Judge, Judgement
-from lz_penalty.detection.records import Problem, Reading, Record, decode, read
-from lz_penalty.detection.tandem import MAX_ITEMS
-from lz_penalty.detection.verdict import CRITERIA, Limits, Verdict, dual
 from lz_penalty.errors import LZPenaltyError
 
 __all__ = ["Document", "Scan", "Summary", "examine", "judged", "scan"]
@@ -29,7 +29,7 @@ class Scan:
     """What to do with each document.
 
     Args:
-        criteria: names of `lz_penalty.detection.verdict.CRITERIA`.
+        criteria: names of `lz_penalty.detection._verdict.CRITERIA`.
         limits: of `tandem`.
         reading: how to read files.
         keep_text: which documents keep their text, for the judge: "none", "flagged", "all".

@@ -15,7 +15,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from lz_penalty.checks import MAX_TOKEN_ID, MAX_TOKEN_IDS, boolean, integer
+from lz_penalty._checks import MAX_TOKEN_ID, MAX_TOKEN_IDS, boolean, integer
 from lz_penalty.config import MAX_BUFFER, MAX_WINDOW, LZPenaltyConfig
 from lz_penalty.errors import LZPenaltyError, bad_value, show, shown_name, unknown_field
 from lz_penalty.policy import POLICY_FIELDS, Asked, RequestPolicy, settings_from_request

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lz_penalty import bundled_model
+from lz_penalty._files import read_text
 from lz_penalty.bundled_model import problems
 from lz_penalty.detection import distinct, is_degenerate, is_loop
 from lz_penalty.errors import LZPenaltyError, show
@@ -16,7 +17,6 @@ from lz_penalty.evaluation.bits import human_text_cost
 from lz_penalty.evaluation.generation import Loaded, continue_greedily
 from lz_penalty.evaluation.penalties import Penalty
 from lz_penalty.evaluation.results_file import write_results
-from lz_penalty.files import read_text
 
 __all__ = ["Plan", "Result", "compare", "read_results"]
 

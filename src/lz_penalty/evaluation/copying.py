@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lz_penalty import bundled_model
-from lz_penalty.checks import integer
+from lz_penalty._checks import integer
 
 __all__ = ["KINDS", "CopyTask", "copy_tasks"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from lz_penalty.checks import choice
+from lz_penalty._checks import choice
 from lz_penalty.errors import LZPenaltyError, bad_value
 
 __all__ = ["check_dtype", "device_name", "usable_device"]

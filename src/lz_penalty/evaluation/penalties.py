@@ -43,7 +43,7 @@ def penalty(name: str) -> Penalty:
         return Penalty(name, lambda tokenizer, prompt_length: [])
     if kind in PRESETS:
         return _lz_penalty(name, kind, value, fields)
-    from lz_penalty.engines.baselines import BASELINES, baseline
+    from lz_penalty.evaluation.baselines import BASELINES, baseline
 
     known = ["none", *PRESETS, *BASELINES]
     if kind not in BASELINES:

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from lz_penalty.engines.special_tokens import special_token_ids
+from lz_penalty.engines._special_tokens import special_token_ids
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.evaluation.generation import UNCHANGED, Loaded
 from lz_penalty.evaluation.penalties import Penalty
-from lz_penalty.explain.recording import FORMAT, MAX_TOKENS, checked_recording
-from lz_penalty.explain.tokenizing import decoder
+from lz_penalty.explain._recording import FORMAT, MAX_TOKENS, checked_recording
+from lz_penalty.explain._tokenizing import decoder
 
 __all__ = ["record"]
 

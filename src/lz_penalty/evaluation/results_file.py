@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import lz_penalty
-from lz_penalty.files import write_file
+from lz_penalty._files import write_file
 
 __all__ = ["write_results"]
 

@@ -6,10 +6,10 @@ from functools import partial
 
 import numpy as np
 
-from lz_penalty import packing as col
+from lz_penalty import _packing as col
 from lz_penalty.config import MAX_BUFFER, MAX_WINDOW
 from lz_penalty.kernels import store_newest
-from lz_penalty.kernels.compiling import compiled
+from lz_penalty.kernels._compiling import compiled
 
 MODE, WINDOW, BUFFER, MIN_MATCH, LOOP_WINDOW = col.MODE, col.WINDOW, col.BUFFER, col.MIN_MATCH, col.LOOP_WINDOW
 EXEMPT_BEGIN, EXEMPT_END, STRENGTH, ESCALATION = col.EXEMPT_BEGIN, col.EXEMPT_END, col.STRENGTH, col.ESCALATION

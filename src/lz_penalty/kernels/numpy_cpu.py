@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from lz_penalty import packing as col
+from lz_penalty import _packing as col
 from lz_penalty.kernels import store_newest
 
 _NO_VALUE = np.inf

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from lz_penalty import packing as col
+from lz_penalty import _packing as col
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ import numpy as np
 
 from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.errors import BackendUnavailableError, LZPenaltyError, show
-from lz_penalty.native.building import load
+from lz_penalty.native._building import load
 
 __all__ = ["NativePenalty", "include_dir", "native_settings"]
 

@@ -46,7 +46,7 @@ static struct llama_sampler *(*llama_sampler_init)(struct llama_sampler_i *, voi
 
 #include "lz_penalty_llama.h"
 
-/* Sizes and offsets, in the order that lz_penalty.engines.llama_sampler expects. */
+/* Sizes and offsets, in the order that lz_penalty.engines.llama_cpp._sampler expects. */
 void lz_penalty_llama_abi(size_t *out)
 {
     out[0] = sizeof(struct llama_sampler_i);

@@ -10,12 +10,12 @@
 
 from __future__ import annotations
 
-from lz_penalty.policy.markers import KNOWN, markers_of
-from lz_penalty.policy.places import SECTIONS, Pair
-from lz_penalty.policy.rules import POLICY_FIELDS, Asked, Ladder, Policy, RequestPolicy, settings_from_request
-from lz_penalty.policy.sections import Sections, State
-from lz_penalty.policy.tracking import Tracker, closers_of
-from lz_penalty.policy.vocabulary import turn_ids, vocabulary_of
+from lz_penalty.policy._markers import KNOWN, markers_of
+from lz_penalty.policy._places import SECTIONS, Pair
+from lz_penalty.policy._rules import POLICY_FIELDS, Asked, Ladder, Policy, RequestPolicy, settings_from_request
+from lz_penalty.policy._sections import Sections, State
+from lz_penalty.policy._tracking import Tracker, closers_of
+from lz_penalty.policy._vocabulary import turn_ids, vocabulary_of
 
 __all__ = [
     "KNOWN",

@@ -22,7 +22,7 @@ _process = SimpleNamespace(registered=False)
 def register() -> None:
     """Called by SGLang: check the server's settings and register the hooks."""
     with errors_end_the_process():
-        from lz_penalty.engines.sglang import hooks
+        from lz_penalty.engines.sglang import _hooks as hooks
 
         hooks.register()
         _process.registered = True

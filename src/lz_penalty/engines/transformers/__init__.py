@@ -14,15 +14,17 @@ The processor is a pure function of the token ids it is called with, so beams, a
 which call it with growing and shrinking prefixes, cannot confuse it.
 """
 
-from lz_penalty.engines.special_tokens import special_token_ids
-from lz_penalty.engines.transformers.enabling import disable, enable
-from lz_penalty.engines.transformers.policy import LZPolicyLogitsProcessor, Outcome
-from lz_penalty.engines.transformers.processor import LZPenaltyLogitsProcessor
+from lz_penalty.engines._special_tokens import special_token_ids
+from lz_penalty.engines.transformers._enabling import disable, enable
+from lz_penalty.engines.transformers._policy import LZPolicyLogitsProcessor, Outcome
+from lz_penalty.engines.transformers._processor import LZPenaltyLogitsProcessor
+from lz_penalty.engines.transformers._stopping import RepetitionStoppingCriteria
 
 __all__ = [
     "LZPenaltyLogitsProcessor",
     "LZPolicyLogitsProcessor",
     "Outcome",
+    "RepetitionStoppingCriteria",
     "disable",
     "enable",
     "special_token_ids",

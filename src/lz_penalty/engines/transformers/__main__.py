@@ -6,7 +6,7 @@ from transformers.cli.serve import Serve
 
 from lz_penalty.engines.server import VARIABLE, server_settings
 from lz_penalty.engines.transformers import enable
-from lz_penalty.engines.transformers.settings import FIELDS
+from lz_penalty.engines.transformers._settings import FIELDS
 from lz_penalty.errors import LZPenaltyError
 
 HELP = f"""

@@ -6,6 +6,6 @@
 Named by the user; an entry point would force old releases onto another runner and hide output ids from us.
 """
 
-from lz_penalty.engines.vllm.processor import LZPenaltyLogitsProcessor
+from lz_penalty.engines.vllm._processor import LZPenaltyLogitsProcessor
 
 __all__ = ["LZPenaltyLogitsProcessor"]

@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from lz_penalty.checks import choice
+from lz_penalty._checks import choice
 from lz_penalty.errors import LZPenaltyError, bad_value
 
 __all__ = ["Checker"]

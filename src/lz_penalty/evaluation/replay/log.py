@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lz_penalty.checks import choice
-from lz_penalty.detection.records import Problem, Reading, Record, dig, fields_of, parse, read
+from lz_penalty._checks import choice
+from lz_penalty.detection._records import Problem, Reading, Record, dig, fields_of, parse, read
 from lz_penalty.errors import LZPenaltyError
 
 __all__ = ["OFF", "REFUSED", "STYLES", "Log", "Stored", "alone", "requests", "with_settings"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from lz_penalty.detection.verdict import CRITERIA, Limits
+from lz_penalty.detection._verdict import CRITERIA, Limits
 from lz_penalty.evaluation.replay.answers import Checker
 from lz_penalty.evaluation.replay.sending import Answer
 

@@ -9,10 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
+from lz_penalty._files import replacing
 from lz_penalty.errors import LZPenaltyError, show
 from lz_penalty.evaluation.replay.log import Stored
 from lz_penalty.evaluation.replay.sending import Answer
-from lz_penalty.files import replacing
 
 __all__ = ["Results"]
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lz_penalty.checks import choice, integer
+from lz_penalty._checks import choice, integer
 from lz_penalty.config import LZPenaltyConfig
-from lz_penalty.detection.records import Problem
-from lz_penalty.detection.verdict import CRITERIA
+from lz_penalty.detection._records import Problem
+from lz_penalty.detection._verdict import CRITERIA
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.evaluation.replay.answers import Checker
 from lz_penalty.evaluation.replay.log import OFF, REFUSED, Log, Stored, alone, requests, with_settings

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from lz_penalty.checks import integer, real
+from lz_penalty._checks import integer, real
 from lz_penalty.errors import bad_value
 
 __all__ = ["Answer", "Endpoint", "FailedError", "UnreachableError"]

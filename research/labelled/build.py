@@ -1,0 +1,103 @@
+"""Build the labelled set: `python -m labelled.build` writes documents.jsonl.xz, or `--check` that it is current.
+
+Every line is a document:
+
+    id, category, group   what it is; a group holds related categories
+    label                 "loop", "legitimate", "asked for" (repetition that somebody wanted) or "borderline"
+    kind                  of loops: "tandem", "drift", "counter", "edited" or "left" (the text goes on after the loop)
+    onset                 the character at which the loop begins, where known
+    provenance            where the text comes from
+    text
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from research.labelled import loops, program_text, prose, structured
+
+HERE = Path(__file__).resolve().parent
+DOCUMENTS = HERE / "documents.jsonl.xz"
+
+
+def main() -> None:
+    """Write the file, or compare it."""
+    fresh = "".join(json.dumps(document, ensure_ascii=False) + "\n" for document in documents())
+    if "--check" in sys.argv:
+        with lzma.open(DOCUMENTS, "rt", encoding="utf-8") as file:
+            sys.exit(0 if file.read() == fresh else f"{DOCUMENTS.name} is not what the generators write")
+    DOCUMENTS.write_bytes(lzma.compress(fresh.encode(), preset=9))
+    size = DOCUMENTS.stat().st_size
+    print(f"{DOCUMENTS.name}: {fresh.count(chr(10))} documents, {len(fresh):,} characters, {size:,} bytes")
+
+
+def read() -> list[dict[str, Any]]:
+    """The documents as they are kept."""
+    with lzma.open(DOCUMENTS, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def documents() -> Iterator[dict[str, Any]]:
+    """All documents, in order."""
+    yield from generated()
+    yield from _model_outputs()
+
+
+def generated(first: int = 0) -> Iterator[dict[str, Any]]:
+    """The documents that generators write, each category's from this number on: 0 is the set, others are fresh."""
+    for module, table, label in (
+        (structured, structured.CATEGORIES, "legitimate"),
+        (program_text, program_text.CATEGORIES, "legitimate"),
+        (prose, prose.CATEGORIES, "legitimate"),
+        (prose, prose.INTENDED, "asked for"),
+    ):
+        for category, (group, write, count) in table.items():
+            for number in range(first, first + count):
+                text = write(_rng(category, number))
+                source = f"generated: {module.__name__}.{write.__name__}"
+                yield _document(category, number, group, label, None, None, source, text)
+    for category, (kind, make, count) in loops.CATEGORIES.items():
+        for number in range(first, first + count):
+            text, onset = make(_rng(f"loop {category}", number))
+            source = f"generated: {loops.__name__}.{make.__name__}"
+            yield _document(f"{category} loop", number, "made loops", "loop", kind, onset, source, text)
+
+
+def _model_outputs() -> Iterator[dict[str, Any]]:
+    """What the bundled model wrote, with labels given by reading it."""
+    labels = json.loads((HERE / "labels.json").read_text(encoding="utf-8"))
+    with lzma.open(HERE / "model_outputs.jsonl.xz", "rt", encoding="utf-8") as file:
+        for line in file:
+            row = json.loads(line)
+            given = labels[row["id"]]
+            group = {"loop": "model loops", "borderline": "model, borderline"}.get(given["label"], "model text")
+            source = f"the bundled model, greedy, penalty {row['penalty']}, {row['asked']}; label by reading"
+            category = "model problem" if "problem" in row["id"] else f"model, {row['penalty']}"
+            yield {
+                "id": row["id"], "category": category, "group": group, "label": given["label"],
+                "kind": given.get("kind"), "onset": given.get("onset"), "provenance": source, "text": row["text"],
+            }  # fmt: skip
+
+
+def _rng(category: str, number: int) -> random.Random:
+    return random.Random(f"lz-penalty labelled set: {category} {number}")
+
+
+def _document(
+    category: str, number: int, group: str, label: str, kind: str | None, onset: int | None, source: str, text: str
+) -> dict[str, Any]:
+    name = f"{category.lower().replace(' ', '-').replace(',', '')}-{number}"
+    return {
+        "id": name, "category": category, "group": group, "label": label, "kind": kind, "onset": onset,
+        "provenance": source, "text": text,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,369 @@
+"""Tandem repeats as the tokens come: cost and memory do not depend on how many came before. Plain Python.
+
+Each period p counts from need[p] items on. Periods are taken in scales [first, last]. Every `step` tokens a scale is
+looked at: if the last `last` tokens stand a second time, p <= last tokens earlier and no nearer, the end of the history
+is a stretch of period p. Conversely, a run of primitive period p shows at such a look: a nearer place d < p would make
+d and p periods of last + d >= p + d items, and their greatest common divisor too (Fine and Wilf). The steps are so
+short that every run that will count is seen before it does; from then on, it takes one comparison per token.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+from heapq import heapreplace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lz_penalty._checks import integer, real
+from lz_penalty.detection._tandem import (
+    DEGENERATE_COPIES,
+    LOOP_COPIES,
+    LOOP_LENGTH,
+    STOP_LENGTH,
+    Items,
+    Repetition,
+    as_array,
+    make_repetition,
+)
+from lz_penalty.errors import LZPenaltyError, bad_value
+from lz_penalty.loops import trailing_runs
+
+__all__ = ["RepetitionDetector", "Thresholds", "repetition_at_end", "stop_on_repetition"]
+
+MAX_PERIOD = 1024
+MAX_REWIND = 256
+MAX_HISTORY = 2**20  # tokens, 8 bytes each
+NEEDLE = 64  # tokens that are searched for before anything else is done
+
+
+class Scale(NamedTuple):
+    """The periods from first to last are looked for every `step` tokens."""
+
+    first: int
+    last: int
+    step: int
+
+
+class Thresholds(NamedTuple):
+    """From how many items on a run counts, by period.
+
+    Args:
+        need: items of a run that counts; need[0] is not used.
+        reach: the largest of them.
+        overlap: need[p] - p at least: so many items at the end stand there a second time.
+        scales: see the module.
+    """
+
+    need: tuple[int, ...]
+    reach: int
+    overlap: int
+    scales: tuple[Scale, ...]
+
+    @classmethod
+    def of(cls, max_period: int, min_copies: float, min_length: int) -> Thresholds:
+        """Check the settings and work out the thresholds."""
+        max_period = integer(1, 65_536)("max_period", max_period)
+        min_copies = real(3, 10_000)("min_copies", min_copies)
+        min_length = integer(1, MAX_HISTORY)("min_length", min_length)
+        if max_period * min_copies > MAX_HISTORY:
+            raise LZPenaltyError(
+                f"max_period = {max_period} times min_copies = {min_copies:g}: must be at most {MAX_HISTORY}, the tokens "
+                "that are kept; use a smaller max_period."
+            )
+        return _thresholds(max_period, min_copies, min_length)
+
+
+@lru_cache(maxsize=64)
+def _thresholds(max_period: int, min_copies: float, min_length: int) -> Thresholds:
+    need = [0]
+    for period in range(1, max_period + 1):
+        least = int(min_copies * period) - 1
+        while least / period < min_copies:
+            least += 1
+        need.append(max(least, min_length))
+    scales = []
+    first = 1
+    while first <= max_period:
+        last, step = first, need[first] - 2 * first + 1
+        overlap = need[first] - first
+        while last < max_period:
+            overlap = min(overlap, need[last + 1] - last - 1)
+            if overlap - last < last / 2:
+                break
+            last, step = last + 1, overlap - last
+        scales.append(Scale(first, last, step))
+        first = last + 1
+    return Thresholds(tuple(need), max(need), min(n - p for p, n in enumerate(need) if p), tuple(scales))
+
+
+class RepetitionDetector:
+    """Takes one token at a time and reports the moment a run of adjacent copies reaches the threshold.
+
+    A run is the same as in `find_repetition`, with a period of at most `max_period`. A push takes about a microsecond on
+    average, however many tokens came before (benchmarks/detection.py); where the end of the history stands there a second
+    time, one in some hundred pushes takes time in proportion to `max_period`. What is reported is a function of the
+    tokens alone: after a `rewind`, nothing of the tokens taken back is left.
+
+    Args:
+        max_period: length of the longest unit.
+        min_copies: a real number, at least 3; the last copy counts by the part of it that is there.
+        min_length: items that the run must have in all.
+        max_rewind: how many tokens can be taken back.
+
+    >>> detector = RepetitionDetector(min_copies=3, min_length=6)
+    >>> [detector.push(token) for token in [5, 1, 2, 1, 2, 1]]
+    [None, None, None, None, None, None]
+    >>> detector.push(2)
+    Repetition(start=1, period=2, length=6, copies=3.0, coverage=0.857..., unit=(1, 2))
+    >>> detector.push(1), detector.current.length
+    (None, 7)
+    >>> detector.rewind(2)
+    >>> detector.current, detector.push(2).unit
+    (None, (1, 2))
+    """
+
+    def __init__(
+        self,
+        *,
+        max_period: int = MAX_PERIOD,
+        min_copies: float = LOOP_COPIES,
+        min_length: int = LOOP_LENGTH,
+        max_rewind: int = MAX_REWIND,
+    ) -> None:
+        self._thresholds = Thresholds.of(max_period, min_copies, min_length)
+        self.max_rewind = integer(0, MAX_HISTORY)("max_rewind", max_rewind)
+        self._kept = self._thresholds.reach + self.max_rewind
+        self._history = array("q")  # the last `_kept` tokens at least
+        self._length = 0  # of all tokens
+        self._floor = 0  # no rewind beyond this length
+        self._looks: list[tuple[int, int]] = []  # a heap: when which scale is looked at next
+        self._active: tuple[tuple[int, int], ...] = ()  # (period, start) of stretches that reach to the end
+        self._changes: deque[tuple[int, tuple[tuple[int, int], ...]]] = deque()  # (length, what was active before)
+        self._set_looks()
+
+    @property
+    def length(self) -> int:
+        """How many tokens were pushed and not taken back."""
+        return self._length
+
+    @property
+    def current(self) -> Repetition | None:
+        """The run at or over the threshold that the history ends with, the longest if there are two; else `None`."""
+        return self._longest(lambda length, need: length >= need)
+
+    @property
+    def stretches(self) -> tuple[tuple[int, int], ...]:
+        """Period and start of every stretch that is followed at the end of the history: all runs over the threshold, and
+        some that may come to be; each ends with the newest token.
+        """
+        return self._active
+
+    def run(self, period: int, start: int) -> Repetition:
+        """What one of the `stretches` is."""
+        length = self._length - start
+        last = tuple(self._history[-period:])  # of a long run, no more of it may be left
+        turn = period - length % period
+        return Repetition(
+            start=start,
+            period=period,
+            length=length,
+            copies=length / period,
+            coverage=length / self._length,
+            unit=last[turn:] + last[:turn],
+        )
+
+    def push(self, token: int) -> Repetition | None:
+        """Take one token; return the run that reaches the threshold with it, the longest if there are two."""
+        return self._longest(int.__eq__) if self.take(token) else None
+
+    def take(self, token: int) -> bool:
+        """Take one token; whether there are any `stretches`, of which `push` says when one reaches the threshold."""
+        try:
+            self._history.append(token)
+        except (TypeError, OverflowError):
+            raise bad_value("token", token, "an integer of at most 64 bits") from None
+        self._length += 1
+        if self._active:
+            self._follow()
+        if self._length == self._looks[0][0]:
+            self._look_at_scales()
+        return bool(self._active)
+
+    def extend(self, tokens: Iterable[int]) -> Repetition | None:
+        """Take all of them; return the first run that reached the threshold."""
+        first = None
+        for token in tokens:
+            found = self.push(token)
+            first = first or found
+        return first
+
+    def rewind(self, count: int) -> None:
+        """Take the last `count` tokens back: at most `max_rewind` behind the longest history so far, else an error."""
+        floor = max(self._floor, self._length - self.max_rewind)
+        count = integer(0, self._length - floor)("count", count)
+        if not count:
+            return
+        self._floor = floor
+        self._length -= count
+        del self._history[-count:]
+        while self._changes and self._changes[-1][0] > self._length:
+            self._active = self._changes.pop()[1]
+        self._set_looks()
+
+    def _set_looks(self) -> None:
+        length = self._length
+        self._looks = sorted(
+            (length + scale.step - length % scale.step, i) for i, scale in enumerate(self._thresholds.scales)
+        )
+
+    def _set_active(self, active: tuple[tuple[int, int], ...]) -> None:
+        while self._changes and self._changes[0][0] <= self._length - self.max_rewind:
+            self._changes.popleft()
+        self._changes.append((self._length, self._active))
+        self._active = active
+
+    def _follow(self) -> None:
+        """Drop the stretches that the newest token ends."""
+        history = self._history
+        newest = history[-1]
+        for period, _ in self._active:
+            if history[-1 - period] != newest:
+                self._set_active(tuple(run for run in self._active if history[-1 - run[0]] == newest))
+                return
+
+    def _look_at_scales(self) -> None:
+        looks, history, scales = self._looks, self._history, self._thresholds.scales
+        while looks[0][0] == self._length:
+            due, i = looks[0]
+            scale = scales[i]
+            heapreplace(looks, (due + scale.step, i))
+            if scale.last > NEEDLE or history[-1] in history[-1 - scale.last : -1]:  # a longer one is searched at once
+                self._look(scale)
+        if len(self._history) > 2 * self._kept:
+            del self._history[: -self._kept]
+
+    def _look(self, scale: Scale) -> None:
+        """Follow the period of this scale that the end of the history has, if any."""
+        last = scale.last
+        for period, start in self._active:
+            if period <= last and self._length - start >= period + last:
+                return  # a second period would be a multiple of this one
+        if not _recurs(self._history, last):
+            return
+        runs = trailing_runs(self._history[-2 * last :])
+        period = next((p for p in range(1, min(last + 1, len(runs))) if runs[p] >= last), 0)
+        if period < scale.first:
+            return
+        length = period + runs[period]
+        while length < len(self._history) and self._history[-1 - length] == self._history[period - 1 - length]:
+            length += 1
+        self._set_active((*self._active, (period, self._length - length)))
+
+    def _longest(self, counts: Callable[[int, int], bool]) -> Repetition | None:
+        need = self._thresholds.need
+        lengths = {self._length - start: p for p, start in self._active if counts(self._length - start, need[p])}
+        if not lengths:
+            return None
+        length = max(lengths)
+        return self.run(lengths[length], self._length - length)
+
+
+def _recurs(history: array[int], last: int) -> bool:
+    """Whether the last `last` items may stand a second time, at most as many items earlier. If not: certainly not."""
+    size = min(last, NEEDLE)
+    tail = history[-size - last :].tobytes()
+    return tail.find(tail[-size * history.itemsize :], 0, -history.itemsize) >= 0
+
+
+def repetition_at_end(
+    sequence: Items,
+    *,
+    max_period: int = MAX_PERIOD,
+    min_copies: float = LOOP_COPIES,
+    min_length: int = LOOP_LENGTH,
+) -> Repetition | None:
+    """What `RepetitionDetector.current` is after these tokens, without any state. Takes a `str` or `bytes` too.
+
+    Looks at the last max_period * min_copies items; where the end does not recur, at the last max_period only. For a
+    token at a time, `RepetitionDetector` is much faster.
+
+    >>> repetition_at_end([7, *[1, 2, 3] * 20]).unit
+    (1, 2, 3)
+    >>> repetition_at_end("and so on " * 10 + ".") is None
+    True
+    """
+    thresholds = Thresholds.of(max_period, min_copies, min_length)
+    tail = as_array(sequence[-thresholds.reach :])
+    best, longest = 0, 0
+    for period in _distances(tail, max_period, thresholds.overlap):
+        if best + period <= longest:
+            continue  # if it counts, it is a multiple of the best (Fine and Wilf)
+        differs = tail[period:][::-1] != tail[:-period][::-1]
+        length = period + (int(differs.argmax()) if differs.any() else len(differs))
+        if length >= thresholds.need[period] and length > longest:
+            best, longest = period, length
+    if not best:
+        return None
+    while longest < len(sequence) and sequence[-1 - longest] == sequence[best - 1 - longest]:
+        longest += 1
+    return make_repetition(sequence, len(sequence) - longest, best, len(sequence))
+
+
+def _distances(tail: npt.NDArray[Any], farthest: int, size: int) -> list[int]:
+    """At which distances the last `size` items may stand a second time, ascending; few others are among them."""
+    n = len(tail)
+    found = np.flatnonzero(tail[max(0, n - 1 - farthest) : n - 1][::-1] == tail[n - 1 :]) + 1
+    for back in range(1, min(size, n)):
+        if len(found) <= 2:
+            break
+        found = found[found < n - back]
+        found = found[tail[n - 1 - back - found] == tail[n - 1 - back]]
+    return found.tolist()
+
+
+class stop_on_repetition(Iterator[Any]):
+    """Hand on the items of a stream until they repeat; then close the stream and end.
+
+    The item with which the run reaches the threshold is the last one. `repetition` then says what was found; it is
+    `None` as long as nothing was, and when the stream ended by itself.
+
+    Args:
+        stream: any iterable of token ids, of lists of them, or of `str` (compared by code points) or `bytes`.
+        key: what to look at in an item, where it is none of these.
+        options: `max_period`, `min_copies` and `min_length` of `RepetitionDetector`; 20 copies and 480 items unless
+            given, since a text that was cut off does not come back, and a list of zeros is a run too.
+
+    >>> stream = stop_on_repetition("ha" for _ in range(1_000_000))
+    >>> len("".join(stream)), stream.repetition.unit
+    (480, 'ha')
+    """
+
+    def __init__(self, stream: Iterable[Any], *, key: Callable[[Any], Any] | None = None, **options: Any) -> None:
+        self.repetition: Repetition | None = None
+        self._stream = iter(stream)
+        self._key = key
+        limits = {"min_copies": DEGENERATE_COPIES, "min_length": STOP_LENGTH}
+        self._detector = RepetitionDetector(max_rewind=0, **limits | options)
+
+    def __next__(self) -> Any:
+        if self.repetition is not None:
+            raise StopIteration
+        item = next(self._stream)
+        self.repetition = self._push(item if self._key is None else self._key(item))
+        if self.repetition is not None and hasattr(self._stream, "close"):
+            self._stream.close()
+        return item
+
+    def _push(self, tokens: Any) -> Repetition | None:
+        if isinstance(tokens, str):
+            found = self._detector.extend(map(ord, tokens))
+            return found and replace(found, unit="".join(map(chr, found.unit)))  # type: ignore[arg-type]
+        if hasattr(tokens, "__index__") or not isinstance(tokens, Iterable):
+            return self._detector.push(tokens)
+        return self._detector.extend(tokens)

@@ -1,0 +1,364 @@
+"""Documents from files, one at a time: text, JSON lines and Parquet, also compressed. Reads and decodes, judges nothing.
+
+Whatever cannot be read is a `Problem` that names the file and the line, and reading goes on after it.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import IO, Any
+
+from lz_penalty._checks import choice, integer
+from lz_penalty.detection._parquet_rows import column_texts, list_index
+from lz_penalty.errors import bad_value
+
+__all__ = [
+    "MAX_RECORD",
+    "Problem",
+    "Reading",
+    "Record",
+    "Span",
+    "decode",
+    "dig",
+    "fields_of",
+    "format_of",
+    "parse",
+    "read",
+]
+
+MAX_RECORD = 8 * 2**20
+STDIN = "-"
+FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
+BOM = b"\xef\xbb\xbf"
+# What a file that is missing, forbidden, broken or cut short raises; pyarrow's errors are among them.
+READ_ERRORS = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
+AT_ONCE = 64  # times the largest record: what may be decoded of a Parquet file at once
+XZ_MEMORY = 256 * 2**20  # for the history of an .xz file; `xz -9` takes 65 MiB
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that could not be read, and why.
+
+    Args:
+        source: the file.
+        line: line of a text or JSON lines file, row of a Parquet file, from 1; `None` where it is the whole file.
+        message: what is wrong and what to do.
+    """
+
+    source: str
+    line: int | None
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.source}{'' if self.line is None else f':{self.line}'}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Record:
+    """A document as it was read: bytes of a whole file or a line of JSON, the text of a Parquet row; see `decode`."""
+
+    source: str
+    line: int | None
+    data: bytes | str
+
+    @property
+    def blank(self) -> bool:
+        """Whether it is an empty line, which is no document."""
+        return self.line is not None and isinstance(self.data, bytes) and not self.data.strip()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How to read.
+
+    Args:
+        format: `text` (one document per file), `jsonl`, `parquet`, or `auto`: by the file's name, else text.
+        field: where the text is in a JSON line or a Parquet row; dots go into objects, numbers into lists.
+        max_record: bytes of a text file, of a JSON line with all its fields, or of a text in a Parquet file.
+    """
+
+    format: str = "auto"
+    field: str = "text"
+    max_record: int = MAX_RECORD
+
+    def __post_init__(self) -> None:
+        choice("auto", "text", "jsonl", "parquet")("format", self.format)
+        integer(1, 2**30)("max_record", self.max_record)
+        if not isinstance(self.field, str) or not all(map(_is_part, self.field.split("."))) or len(self.field) > 1_000:
+            raise bad_value("field", self.field, "a name, or names and numbers with dots between, as choices.0.text")
+
+
+def _is_part(part: str) -> bool:
+    """Whether this can be a part of a field: no number with two signs, which is a slip of the finger."""
+    return bool(part) and not (part.startswith("--") and part.lstrip("-").isdecimal())
+
+
+@dataclass(frozen=True)
+class Span:
+    """The lines of a JSON lines file that begin in these bytes; their numbers then count from the first of them."""
+
+    start: int
+    end: int
+
+
+def format_of(source: str, format: str = "auto") -> tuple[str, str]:
+    """How a file is written, by its name: the format and the compression, which may be empty.
+
+    >>> format_of("outputs.jsonl.gz"), format_of("answer.md"), format_of("-", "jsonl")
+    (('jsonl', '.gz'), ('text', ''), ('jsonl', ''))
+    """
+    name = source.lower()
+    compression = next((end for end in OPENERS if end and name.endswith(end)), "")
+    name = name.removesuffix(compression)
+    by_name = next((kind for end, kind in FORMATS.items() if name.endswith(end)), "text")
+    return (by_name if format == "auto" else format), compression
+
+
+def read(
+    source: str, reading: Reading, *, tick: Callable[[int], Any] | None = None, span: Span | None = None
+) -> Iterator[Record | Problem]:
+    """The documents of a file, or of standard input for `-`.
+
+    Args:
+        tick: called with the number of bytes read from the file since the last call.
+        span: read these lines only, blank ones too, so that they can be counted.
+    """
+    kind, compression = format_of(source, reading.format)
+    records = {"text": _text, "jsonl": _lines, "parquet": _rows}[kind]
+    last: Record | Problem | None = None
+    try:
+        with _opened(source, compression, tick) as stream:
+            for record in records(stream, source, reading, span):
+                if span is not None or isinstance(record, Problem) or not record.blank:
+                    last = record
+                    yield record
+    except MemoryError:
+        yield Problem(source, None, "needs more memory than there is.")
+    except READ_ERRORS as error:
+        yield Problem(source, _after(last), f"cannot be read{' on' if last else ''}: {_reason(error)}.")
+    else:
+        if last is None and span is None:
+            yield Problem(source, None, "holds no documents." if kind != "text" else "is empty.")
+
+
+def _after(last: Record | Problem | None) -> int | None:
+    return last.line + 1 if last is not None and last.line is not None else None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+class _Counted(io.RawIOBase):
+    """A file that says how much of it was read."""
+
+    def __init__(self, file: IO[bytes], tick: Callable[[int], Any]) -> None:
+        self._file, self._tick = file, tick
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self._file.seekable()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._file.readinto(buffer)  # type: ignore[attr-defined]
+        self._tick(count or 0)
+        return count
+
+
+@contextmanager
+def _opened(source: str, compression: str, tick: Callable[[int], Any] | None) -> Iterator[IO[bytes]]:
+    with (
+        open(sys.stdin.fileno() if source == STDIN else source, "rb", 0, closefd=source != STDIN) as file,
+        io.BufferedReader(_Counted(file, tick or (lambda _: None)), 2**18) as counted,
+        OPENERS[compression](counted) as stream,
+    ):
+        yield stream
+
+
+def _zstd(stream: IO[bytes]) -> IO[bytes]:
+    import pyarrow
+
+    file = pyarrow.PythonFile(stream, mode="r")
+    return io.BufferedReader(pyarrow.CompressedInputStream(file, "zstd"), 2**18)
+
+
+class _Xz(io.RawIOBase):
+    """An .xz file; `lzma.open` takes as much memory as the file's header asks for, up to 4 GB."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self._decoder = stream, self._new()
+
+    def _new(self) -> lzma.LZMADecompressor:
+        return lzma.LZMADecompressor(memlimit=XZ_MEMORY)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = b""
+        while not data:
+            given = b""
+            if self._decoder.eof:  # another one may follow, after zeros
+                given = self._decoder.unused_data.lstrip(b"\0")
+                while not given:
+                    more = self._stream.read(2**16)
+                    if not more:
+                        return 0
+                    given = more.lstrip(b"\0")
+                self._decoder = self._new()
+            elif self._decoder.needs_input:
+                given = self._stream.read(2**16)
+                if not given:
+                    raise EOFError("Compressed file ended before the end-of-stream marker was reached")
+            data = self._decoder.decompress(given, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _xz(stream: IO[bytes]) -> IO[bytes]:
+    return io.BufferedReader(_Xz(stream), 2**18)
+
+
+OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {
+    "": nullcontext,
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": _xz,
+    ".zst": _zstd,
+}
+
+
+def _too_long(source: str, line: int | None, reading: Reading) -> Problem:
+    return Problem(source, line, f"longer than {reading.max_record:,} bytes; raise --max-record to read it.")
+
+
+def _text(stream: IO[bytes], source: str, reading: Reading, _: Span | None) -> Iterator[Record | Problem]:
+    data = stream.read(reading.max_record + 1)
+    if len(data) > reading.max_record:
+        yield _too_long(source, None, reading)
+    elif data:
+        yield Record(source, None, data)
+
+
+def _lines(stream: IO[bytes], source: str, reading: Reading, span: Span | None) -> Iterator[Record | Problem]:
+    position = _go_to(stream, span.start) if span else 0
+    number = 0
+    while (span is None or position < span.end) and (line := stream.readline(reading.max_record + 1)):
+        number += 1
+        position += len(line)
+        if len(line) > reading.max_record and not line.endswith(b"\n"):
+            position += _skip_line(stream)
+            yield _too_long(source, number, reading)
+        else:
+            yield Record(source, number, line)
+
+
+def _go_to(stream: IO[bytes], start: int) -> int:
+    """Go to the first line that begins at `start` or after it."""
+    if not start:
+        return 0
+    stream.seek(start - 1)
+    return start - 1 + _skip_line(stream)
+
+
+def _skip_line(stream: IO[bytes]) -> int:
+    """Go to the next line in small steps; returns how many bytes that was."""
+    skipped = 0
+    while part := stream.readline(2**20):
+        skipped += len(part)
+        if part.endswith(b"\n"):
+            break
+    return skipped
+
+
+def _rows(stream: IO[bytes], source: str, reading: Reading, _: Span | None) -> Iterator[Record | Problem]:
+    for number, found in enumerate(column_texts(stream, reading.field, AT_ONCE * reading.max_record), 1):
+        if not isinstance(found, memoryview):
+            column = reading.field.split(".")[0]
+            yield Problem(source, number, _no_text(found, reading, f"its column: {column}"))
+        elif len(found) > reading.max_record:
+            yield _too_long(source, number, reading)
+        else:
+            try:
+                yield Record(source, number, str(found, "utf-8"))
+            except UnicodeDecodeError as error:
+                yield Problem(source, number, _not_utf8(found[error.start]))
+
+
+def _not_utf8(byte: int) -> str:
+    return f"not UTF-8 (byte {byte:#04x}); convert the file."
+
+
+def _no_text(kind: str | None, reading: Reading, fields: str) -> str:
+    said = "there is no" if kind is None else f"{kind}, not text, in"
+    return f"{said} field {reading.field!r} ({fields}); choose one with --field."
+
+
+def decode(record: Record, reading: Reading) -> str | Problem:
+    """The text of a document, or what is wrong with it."""
+    if isinstance(record.data, str):
+        return record.data
+    found = parse(record)
+    if isinstance(found, Problem):
+        return found
+    if record.line is None:
+        return found.removesuffix("\r\n" if found.endswith("\r\n") else "\n")  # it ends the file, not the text
+    text = dig(found, reading.field)
+    if not isinstance(text, str):
+        kind = None if text is None else type(text).__name__
+        return Problem(record.source, record.line, _no_text(kind, reading, fields_of(found)))
+    return text
+
+
+def parse(record: Record) -> Any | Problem:
+    """What a line of JSON says, or the text of a whole file; or what is wrong with it."""
+    data = record.data
+    assert isinstance(data, bytes)  # a row of a Parquet file needs no parsing
+    try:
+        text = data.removeprefix(BOM).decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = record.line or data.count(b"\n", 0, error.start) + 1
+        return Problem(record.source, line, _not_utf8(data[error.start]))
+    if record.line is None:
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return Problem(record.source, record.line, f"no JSON: {_reason(error)}.")
+
+
+def fields_of(found: Any) -> str:
+    """The names of an object's fields, for a message."""
+    return f"its fields: {', '.join(map(str, found))[:100]}" if isinstance(found, dict) else "it is no object"
+
+
+def dig(found: Any, field: str) -> Any:
+    """What is at a path such as `choices.0.message.content`; `None` if there is nothing."""
+    for name in field.split("."):
+        if isinstance(found, dict):
+            found = found.get(name)
+        elif isinstance(found, list) and (index := list_index(name, len(found))) is not None:
+            found = found[index]
+        else:
+            return None
+    return found

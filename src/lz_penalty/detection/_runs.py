@@ -1,0 +1,150 @@
+"""All maximal runs of a sequence in O(n log n) comparisons: no hashing, nothing probabilistic. Compiled if Numba is there.
+
+A run is a maximal stretch with s[i] == s[i - p]. Periods are taken in scales [first, last]. A run of
+such a period that is long enough to count contains one of the anchors 0, step, 2 * step, ..., so it is enough to look
+at each anchor `a` for periods p with
+
+    ahead[p] = how far s[a:] equals s[a + p:]              (Z-function)
+    back[p]  = how far s[:a] equals s[:a + p], backwards   (left out where ahead alone shows two copies)
+
+The stretch from a - back[p] to a + p + ahead[p] has period p. Both are looked at in a window of a few `last` items
+around the anchor; only a stretch of two copies or more that touches the window's edge is followed further, once.
+
+A multiple q of a primitive period p gives the very same stretch. Conversely, two periods of the same stretch of
+2q >= p + q items have their greatest common divisor as a period (Fine and Wilf): q is a multiple of p. So a stretch that
+was seen at this anchor already, with a smaller period, is not primitive.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+try:
+    from lz_penalty.kernels._compiling import compiled
+except ImportError:  # no Numba
+    COMPILED = False
+else:
+    COMPILED = True
+
+__all__ = ["COMPILED", "find_runs"]
+
+
+def _compiled(function: Any) -> Any:
+    return compiled(function) if COMPILED else function
+
+
+def find_runs(items: np.ndarray, min_copies: float, min_length: int) -> list[tuple[int, int, int]]:
+    """(start, period, end) of every run with its smallest period, in no particular order.
+
+    Args:
+        items: one-dimensional, of any integer type.
+        min_copies: (end - start) / period is at least this; at least 2.
+        min_length: end - start is at least this.
+    """
+    largest = min(len(items), int(len(items) / min_copies) + 1)
+    work = np.zeros((4, largest + 2), dtype=np.int64)
+    if COMPILED:
+        kind = items.dtype if items.dtype in (np.uint8, np.uint32) else np.int64  # each is compiled by itself
+        items = np.ascontiguousarray(items, dtype=kind).view()
+        items.flags.writeable = False
+        return _find_runs(items, min_copies, min_length, largest, *work)
+    return _find_runs(items.tolist(), min_copies, min_length, largest, *work.tolist())
+
+
+@_compiled
+def _find_runs(s, min_copies, min_length, largest, ahead, back, own, ends):
+    found = [(0, 0, 0)]
+    found.clear()
+    first, last = 1, max(1, int(min_length / min_copies))
+    while first <= largest:
+        last = min(last, largest)
+        # By how much a run that counts exceeds two copies (one copy) at least: as far apart may the anchors be.
+        one_sided = two_sided = len(s)
+        for period in range(first, last + 1):
+            least = max(int(min_copies * period), min_length)
+            one_sided = min(one_sided, least - 2 * period + 1)
+            two_sided = min(two_sided, least - period + 1)
+        backwards = 3 * one_sided < two_sided  # looking back as well takes three times as long per anchor
+        step = two_sided if backwards else one_sided
+        _scan(s, first, last, step, backwards, min_copies, min_length, ahead, back, own, ends, found)
+        first, last = last + 1, 2 * (last + 1)
+    return found
+
+
+@_compiled
+def _scan(s, first, last, step, backwards, min_copies, min_length, ahead, back, own, ends, found):
+    """One scale: the runs of the periods from first to last."""
+    n = len(s)
+    seen = [(0, 0)]
+    for a in range(0, n - first + 1, step):
+        low, high = a, min(n, a + 2 * last)
+        periods = min(last, high - a)
+        if backwards:
+            low = max(0, a - min(step, last))  # the first anchor in a run is less than a step from its start
+            _match_back(s, low, a, periods, own, back)
+        seen.clear()
+        left = right = a  # s[left:right], the rightmost stretch known to equal the beginning of s[a:]
+        for period in range(1, periods + 1):
+            i = a + period
+            if i >= right and not backwards and (i >= n or s[i] != s[a]):  # most of ordinary text
+                ahead[period] = 0
+                continue
+            length = min(right - i, ahead[i - left]) if i < right else 0
+            while i + length < high and s[a + length] == s[i + length]:
+                length += 1
+            if i + length > right:
+                left, right = i, i + length
+            ahead[period] = length
+            behind = back[period] if backwards else 0
+            if behind + length < period:
+                continue
+            begin, end = a - behind, i + length
+            if (begin, end) in seen:
+                continue
+            seen.append((begin, end))
+            if period >= first and i > ends[period]:
+                _follow(s, period, begin, end, min_copies, min_length, ends, found)
+            if begin == low and end == high:  # all further periods of the window are multiples
+                break
+
+
+@_compiled
+def _match_back(s, low, a, periods, own, back):
+    """back[p] for p = 1 .. periods: how far s[low:a] and s[low:a + p] are equal, from their ends backwards."""
+    m = a - low
+    left = right = 0
+    for i in range(1, m):  # own[i]: the same for s[low:a] and s[low:a - i]
+        length = 0
+        if i < right:
+            length = min(right - i, own[i - left])
+        while i + length < m and s[a - 1 - length] == s[a - 1 - i - length]:
+            length += 1
+        if i + length > right:
+            left, right = i, i + length
+        own[i] = length
+    own[0] = m
+    left = right = 0
+    for i in range(periods):
+        newest = a + periods - 1 - i
+        length = 0
+        if i < right:
+            length = min(right - i, own[i - left])
+        while length < m and s[a - 1 - length] == s[newest - length]:
+            length += 1
+        if i + length > right:
+            left, right = i, i + length
+        back[periods - i] = length
+
+
+@_compiled
+def _follow(s, period, begin, end, min_copies, min_length, ends, found):
+    """Extend a stretch to its run; remember where the last run of this period ends; keep it if it counts."""
+    while begin > 0 and s[begin - 1] == s[begin - 1 + period]:
+        begin -= 1
+    while end < len(s) and s[end] == s[end - period]:
+        end += 1
+    ends[period] = end
+    if end - begin >= min_length and (end - begin) / period >= min_copies:
+        found.append((begin, period, end))

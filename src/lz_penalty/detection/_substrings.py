@@ -1,0 +1,160 @@
+"""Substrings that recur anywhere: the paper's literal criterion, `paper20`.
+
+The paper calls a text degenerate that has a substring of at least 3 characters which occurs at least 20 times. Taken
+literally, that holds for most long texts (" the "): here it can be reproduced, and seen. For loops, use `tandem`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lz_penalty._checks import integer
+from lz_penalty.detection._tandem import MAX_ITEMS, Items, as_array
+from lz_penalty.errors import BackendUnavailableError
+
+__all__ = ["RepeatedSubstring", "paper20", "repeated_substrings"]
+
+MIN_LENGTH = 3
+MIN_COUNT = 20
+FIRST_LOOK = 4096  # items that are counted before more are
+
+
+@dataclass(frozen=True)
+class RepeatedSubstring:
+    """A substring and how often it occurs.
+
+    Args:
+        substring: of the kind that was searched: `str`, `bytes`, or a tuple of ints.
+        count: occurrences; they may overlap.
+        start: the first of them.
+    """
+
+    substring: str | bytes | tuple[int, ...]
+    count: int
+    start: int
+
+    @property
+    def length(self) -> int:
+        """Items of the substring."""
+        return len(self.substring)
+
+
+def paper20(text: Items, min_length: int = MIN_LENGTH, min_count: int = MIN_COUNT) -> bool:
+    """Whether `repeated_substrings` would find anything; needs NumPy alone.
+
+    A substring cannot occur more often than its own beginning does: counting those of just `min_length` is enough.
+
+    >>> paper20("she said that the " * 5), paper20("she said that the " * 20)
+    (False, True)
+    """
+    min_length, min_count = _checked(min_length, min_count)
+    items = as_array(text)
+    size = FIRST_LOOK
+    while size < len(items):  # most texts that have one have it early
+        if _most_frequent(items[:size], min_length) >= min_count:
+            return True
+        size *= 2
+    return _most_frequent(items, min_length) >= min_count
+
+
+def repeated_substrings(
+    text: Items, min_length: int = MIN_LENGTH, min_count: int = MIN_COUNT, *, limit: int = 100
+) -> list[RepeatedSubstring]:
+    """Substrings of at least `min_length` items that occur at least `min_count` times, the most repetitive first.
+
+    Occurrences may overlap: "aaaa" holds "aa" three times. Only maximal substrings are given: each longer one occurs
+    less often. Linear time, from a suffix array (the library pydivsufsort) and its common prefixes.
+
+    Args:
+        text: a `str` (by code points), `bytes` or token ids.
+        min_length: of the substring.
+        min_count: of its occurrences, at least 2.
+        limit: how many are returned, those with the largest count * length; an empty list says that there are none.
+
+    Raises:
+        BackendUnavailableError: pydivsufsort is not installed.
+
+    >>> repeated_substrings("no no no no yes", min_length=2, min_count=4)
+    [RepeatedSubstring(substring='no ', count=4, start=0)]
+    """
+    min_length, min_count = _checked(min_length, min_count)
+    limit = integer(1, 1_000_000)("limit", limit)
+    items = as_array(text)
+    if len(items) < min_length + min_count - 1:
+        return []
+    suffixes, common = _suffix_array(items)
+    chosen = heapq.nlargest(
+        limit,
+        _maximal(items, suffixes, common, min_length, min_count),
+        key=lambda one: ((one[2] - one[1]) * one[0], one[0]),
+    )
+    found = []
+    for length, first, end in chosen:
+        start = int(suffixes[first:end].min())
+        substring: Any = text[start : start + length]
+        if not isinstance(substring, (str, bytes)):
+            substring = tuple(int(item) for item in substring)
+        found.append(RepeatedSubstring(substring, end - first, start))
+    return found
+
+
+def _checked(min_length: int, min_count: int) -> tuple[int, int]:
+    return integer(1, MAX_ITEMS)("min_length", min_length), integer(2, MAX_ITEMS)("min_count", min_count)
+
+
+def _suffix_array(items: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Where the suffixes begin, in their order, and how many items each has in common with the next."""
+    try:
+        from pydivsufsort import divsufsort, kasai
+    except ImportError:
+        raise BackendUnavailableError(
+            "repeated_substrings needs the library pydivsufsort, which is not installed: "
+            "pip install 'lz-penalty[detect]'. paper20 says without it whether there are any."
+        ) from None
+    writable = np.array(items, dtype=items.dtype if items.dtype in (np.uint8, np.uint32) else np.int64)
+    suffixes = divsufsort(writable)
+    return suffixes, kasai(writable, suffixes)
+
+
+def _maximal(
+    items: npt.NDArray[Any],
+    suffixes: npt.NDArray[Any],
+    common: npt.NDArray[Any],
+    min_length: int,
+    min_count: int,
+) -> Iterator[tuple[int, int, int]]:
+    """(length, first, end): the suffixes from first to end - 1 begin with the same `length` items, and no more.
+
+    These are the inner nodes of the suffix tree. Where the item before all of them is the same too, the substring could
+    be extended to the left: left out.
+    """
+    before = np.where(suffixes > 0, items[suffixes - 1].astype(np.int64), -1 - np.arange(len(items)))
+    changes = np.concatenate(([0], np.cumsum(before[1:] != before[:-1]))).tolist()
+    open_nodes = [(0, 0)]  # (length, first), lengths ascending
+    for i, length in enumerate(common.tolist()):
+        first = i
+        while open_nodes[-1][0] > length:
+            node, first = open_nodes.pop()
+            if node >= min_length and i + 1 - first >= min_count and changes[i] > changes[first]:
+                yield node, first, i + 1
+        if open_nodes[-1][0] < length:
+            open_nodes.append((length, first))
+
+
+def _most_frequent(items: npt.NDArray[Any], size: int) -> int:
+    """How often the most frequent of the substrings of this size occurs."""
+    if len(items) < size:
+        return 0
+    names = np.unique(items, return_inverse=True)[1]
+    width = 1
+    while width < size:  # names of longer substrings from those of two shorter ones
+        step = min(width, size - width)
+        names = np.unique(names[:-step] * len(items) + names[step:], return_inverse=True)[1]
+        width += step
+    return int(np.bincount(names).max())

@@ -1,0 +1,192 @@
+"""Tandem repeats: copies of one unit that stand side by side (the criterion `tandem`).
+
+That the end of a text occurred before says little: names, phrases and table rows do. Copies without anything between
+them are what a loop looks like. `lz_penalty.loops` answers the same question for the end of a sequence only, `runs`
+holds the algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lz_penalty._checks import boolean, integer, real
+from lz_penalty.errors import LZPenaltyError, show
+
+__all__ = [
+    "Items",
+    "Repetition",
+    "as_array",
+    "find_repetition",
+    "find_repetitions",
+    "is_degenerate",
+    "is_endless",
+    "is_loop",
+    "make_repetition",
+]
+
+MAX_ITEMS = 2**31 - 1
+DEGENERATE_COPIES = 20  # the paper's threshold
+LOOP_COPIES = 5
+LOOP_LENGTH = 60
+ENDLESS_TOKENS = 80  # these three: docs/detection.md
+ENDLESS_CHARACTERS = 300
+STOP_LENGTH = 480  # items of a run for which a text is cut off; what follows is not known yet, so it must be long
+
+Items = Sequence[int] | npt.NDArray[np.integer[Any]] | str | bytes
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """A stretch of adjacent copies of one unit.
+
+    Args:
+        start: where its first copy begins.
+        period: length of the unit; the smallest period of the stretch, so that the unit is not a repetition itself.
+        length: items of the whole stretch; the last copy may be cut short.
+        copies: length / period, not floored.
+        coverage: length / length of the sequence; 0 to 1.
+        unit: the first copy: a `str` or `bytes` for those, a tuple of ints for token ids.
+    """
+
+    start: int
+    period: int
+    length: int
+    copies: float
+    coverage: float
+    unit: str | bytes | tuple[int, ...]
+
+
+def find_repetition(
+    sequence: Items, *, min_copies: float = LOOP_COPIES, min_length: int = LOOP_LENGTH, at_end: bool = False
+) -> Repetition | None:
+    """The longest of `find_repetitions`: ties go to the earliest.
+
+    Takes the same arguments. Returns `None` where no stretch has that many copies and items.
+
+    >>> find_repetition([9, 1, 2, 3, 1, 2, 3, 1, 2, 7], min_copies=2, min_length=6)
+    Repetition(start=1, period=3, length=8, copies=2.6666666666666665, coverage=0.8, unit=(1, 2, 3))
+    >>> find_repetition("see ------------", min_length=10).unit
+    '-'
+    >>> find_repetition("one two three") is None
+    True
+    """
+    found = _runs(sequence, min_copies, min_length, at_end)
+    if not found:
+        return None
+    return make_repetition(sequence, *min(found, key=lambda run: (run[0] - run[2], run[0])))
+
+
+def find_repetitions(
+    sequence: Items, *, min_copies: float = LOOP_COPIES, min_length: int = LOOP_LENGTH, at_end: bool = False
+) -> list[Repetition]:
+    """All stretches of adjacent copies of one unit that cannot be made longer, in the order of their starts.
+
+    The definition:
+
+        for period in 1 .. n:
+            for every maximal stretch with sequence[i] == sequence[i - period], the first copy included:
+                if length / period >= min_copies and length >= min_length and it has no smaller period:
+                    it is one of them
+
+    Two of them may overlap, by less than the sum of their periods. Takes O(n log n) steps for any input: compiled where
+    Numba is installed, about a hundred times slower but the same without it.
+
+    Args:
+        sequence: token ids (any one-dimensional sequence of ints, an array or tensor), a `str`, compared by code points,
+            or `bytes`.
+        min_copies: a real number, at least 2; the last copy counts by the part of it that is there. Below 3 the search
+            takes several times as long.
+        min_length: items that the stretch must have in all.
+        at_end: only stretches that reach the end of the sequence: what follows the others has ended them.
+
+    >>> [(r.start, r.length, r.unit) for r in find_repetitions("-----+-----+-----", min_copies=2, min_length=5)]
+    [(0, 17, '-----+'), (0, 5, '-'), (6, 5, '-'), (12, 5, '-')]
+    """
+    found = _runs(sequence, min_copies, min_length, at_end)
+    return [make_repetition(sequence, *run) for run in sorted(found, key=lambda run: (run[0], -run[2]))]
+
+
+def _runs(sequence: Items, min_copies: float, min_length: int, at_end: bool) -> list[tuple[int, int, int]]:
+    min_copies = real(2, 1_000_000)("min_copies", min_copies)
+    min_length = integer(1, MAX_ITEMS)("min_length", min_length)
+    at_end = boolean("at_end", at_end)
+    items = as_array(sequence)
+    if len(items) < max(2, min_length):
+        return []
+    from lz_penalty.detection import runs  # brings Numba
+
+    found = runs.find_runs(items, min_copies, min_length)
+    return [run for run in found if run[2] == len(items)] if at_end else found
+
+
+def make_repetition(sequence: Any, start: int, period: int, end: int) -> Repetition:
+    """The run of this period from start to end."""
+    unit = sequence[start : start + period]
+    return Repetition(
+        start=start,
+        period=period,
+        length=end - start,
+        copies=(end - start) / period,
+        coverage=(end - start) / len(sequence),
+        unit=unit if isinstance(unit, (str, bytes)) else tuple(int(item) for item in unit),
+    )
+
+
+def is_degenerate(sequence: Items) -> bool:
+    """Whether some unit stands there 20 times or more in a row: the paper's threshold, meant for token ids.
+
+    A unit of one item counts: a rule of twenty dashes is degenerate, if each dash is an item.
+
+    >>> is_degenerate([3, 1] * 20), is_degenerate([3, 1] * 19)
+    (True, False)
+    """
+    return find_repetition(sequence, min_copies=DEGENERATE_COPIES, min_length=DEGENERATE_COPIES) is not None
+
+
+def is_loop(sequence: Items) -> bool:
+    """Whether some unit stands there 5 times or more in a row and fills 60 items or more, meant for token ids.
+
+    >>> is_loop(list(range(12)) * 5), is_loop([3, 1] * 5)
+    (True, False)
+    """
+    return find_repetition(sequence, min_copies=LOOP_COPIES, min_length=LOOP_LENGTH) is not None
+
+
+def is_endless(sequence: Items) -> bool:
+    """Whether the sequence ends inside a loop: 5 copies or more, up to its end, of 80 token ids or 300 characters.
+
+    The verdict `tandem`. A table, a matrix or a list may repeat as much, but is closed; a loop runs until it is cut off.
+    The numbers are chosen so that nothing legitimate in the labelled set is flagged (docs/detection.md).
+
+    >>> is_endless("[" + "0, " * 200), is_endless("[" + "0, " * 200 + "0]")
+    (True, False)
+    """
+    least = ENDLESS_CHARACTERS if isinstance(sequence, (str, bytes)) else ENDLESS_TOKENS
+    return find_repetition(sequence, min_copies=LOOP_COPIES, min_length=least, at_end=True) is not None
+
+
+def as_array(sequence: Items) -> npt.NDArray[Any]:
+    """One number per item: code points of a `str`, bytes, or the ids themselves."""
+    if isinstance(sequence, str):
+        if sequence.isascii():
+            return np.frombuffer(sequence.encode("ascii"), dtype=np.uint8)
+        return np.frombuffer(sequence.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+    if isinstance(sequence, bytes):
+        return np.frombuffer(sequence, dtype=np.uint8)
+    try:
+        items = np.asarray(sequence)
+    except (TypeError, ValueError, RuntimeError):  # ragged lists; tensors on another device
+        items = np.empty(0, dtype=object)
+    else:
+        if items.shape == (0,):
+            return items
+    if items.ndim != 1 or items.dtype.kind not in "iu":
+        raise LZPenaltyError(
+            f"sequence = {show(sequence)}: must be a one-dimensional sequence of ints, a str or bytes."
+        )
+    return items

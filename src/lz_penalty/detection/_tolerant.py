@@ -1,0 +1,326 @@
+"""Copies that are not quite copies: they count (`counter`), or a word changes now and then (`edited`).
+
+Both are verdicts of their own; `tandem` stays exact. Both read text: token ids need a function that decodes one of them.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lz_penalty._checks import boolean, integer, real
+from lz_penalty.detection._numerals import Template, template
+from lz_penalty.detection._tandem import ENDLESS_CHARACTERS, ENDLESS_TOKENS, MAX_ITEMS, Items, find_repetitions
+from lz_penalty.errors import LZPenaltyError
+
+__all__ = ["CounterRun", "EditedRun", "find_counter", "find_edited"]
+
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True)
+class NearCopies:
+    """A stretch of adjacent copies that are not quite equal.
+
+    Args:
+        start: where its first copy begins, in the sequence's own items.
+        end: where it ends, exclusive; the last copy may be cut short.
+        copies: how many, not floored.
+        coverage: (end - start) / length of the sequence; 0 to 1.
+        unit: the text of the first copy.
+    """
+
+    start: int
+    end: int
+    copies: float
+    coverage: float
+    unit: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class CounterRun(NearCopies):
+    """Copies that differ by counters alone.
+
+    Args:
+        steps: by how much each number of the unit grows from copy to copy; 0 for one that stays.
+    """
+
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class EditedRun(NearCopies):
+    """Copies in which a few words change.
+
+    Args:
+        edits: words that differ from the word one copy before.
+    """
+
+    edits: int
+
+
+def find_counter(
+    sequence: Items,
+    *,
+    min_copies: float = 12,
+    min_length: int | None = None,
+    at_end: bool = True,
+    decode: Callable[[int], str] | None = None,
+) -> CounterRun | None:
+    """The longest stretch of adjacent copies that differ by counters alone: "Step 17: again. Step 18: again. ...".
+
+    The definition, on the text with every number (see `numerals`) replaced by one symbol, `value` being its number:
+
+        for begin, end, p such that p is the smallest period of text[begin:end] and (end - begin) / p >= min_copies:
+            numbers grow steadily:  value[i] - value[i - p] == value[i - p] - value[i - 2 * p]
+                                    for every number i in begin + 2 * p .. end - 1
+            and some number grows:  value[i] != value[i - p] for some number i in begin + p .. end - 1
+            and it cannot be longer on either side
+            found = longest in characters, then earliest
+
+    A number that ends the text may be cut short: it is not compared.
+
+    It flags every list that counts steadily and says nothing else; whether that was wanted, it cannot know.
+
+    Args:
+        sequence: a `str`, ASCII `bytes`, or token ids with `decode`.
+        min_copies: at least 3, so that a step is seen twice.
+        min_length: items of the stretch; 300 characters or bytes, 80 token ids.
+        at_end: whether the stretch must reach the end of the sequence.
+        decode: the text of one token id.
+
+    >>> found = find_counter("".join(f"Step {i}: check it again. " for i in range(17, 40)))
+    >>> found.unit, found.steps, found.copies
+    ('Step 17: check it again. ', (1,), 23.0)
+    >>> find_counter("3, 1, 4, 1, 5, 9, 2, 6, " * 2, min_length=10) is None
+    True
+    """
+    min_copies = real(3, 1_000_000)("min_copies", min_copies)
+    text = _text(sequence, decode)
+    least = _min_length(min_length, text)
+    boolean("at_end", at_end)
+    shape = template(text.text)
+    best: tuple[int, int, int] | None = None
+    span = (0, 0)
+    for begin, end, period in _steady(shape, min_copies):
+        if at_end and end < len(shape.items):
+            continue
+        here = shape.position(begin), shape.position(end)
+        if here[1] - here[0] > span[1] - span[0] and text.size(*here) >= least:
+            best, span = (begin, end, period), here
+    if best is None:
+        return None
+    begin, end, period = best
+    start, stop = text.place(*span)
+    return CounterRun(
+        start=start,
+        end=stop,
+        copies=(end - begin) / period,
+        coverage=(stop - start) / len(sequence),
+        unit=text.text[span[0] : shape.position(begin + period)],
+        steps=_steps(shape, begin, period),
+    )
+
+
+def find_edited(
+    sequence: Items,
+    *,
+    min_copies: float = 12,
+    max_edits: float = 0.125,
+    max_period: int = 64,
+    min_length: int | None = None,
+    at_end: bool = True,
+    decode: Callable[[int], str] | None = None,
+) -> EditedRun | None:
+    """The longest stretch of adjacent copies in which at most so many words differ from one copy to the next.
+
+    The definition, on the text's words, punctuation and space left aside:
+
+        for p in 1 .. max_period:
+            for begin, end such that in every p words in a row, all in begin + p .. end - 1,
+                    word[i] != word[i - p] for at most max_edits * p of them
+                and word[begin + p] == word[begin], word[end - 1] == word[end - 1 - p]
+                and it cannot be longer on either side
+                and (end - begin) / p >= min_copies and some word in it differs from the one p before
+                found = longest in characters, then earliest, then smallest p
+
+    The last word of the text may be cut short: it counts as equal. A word that is inserted or left out shifts all that
+    follow, so that such copies are not found.
+
+    Args:
+        sequence: a `str`, ASCII `bytes`, or token ids with `decode`.
+        min_copies: at least 2.
+        max_edits: share of a copy's words, 0.01 to 0.5; with 0.125 a copy must have eight words to change one.
+        max_period: words of a copy, at most 1,024; the time is proportional to it.
+        min_length: items of the stretch; 300 characters or bytes, 80 token ids.
+        at_end: whether the stretch must reach the end of the sequence: its last word, and after that only what
+            follows the word one copy before, or the beginning of it.
+        decode: the text of one token id.
+
+    >>> found = find_edited("".join(f"It was {name} who said that it was late. " for name in ["Ann", "Bob"] * 8))
+    >>> found.copies, found.edits, found.unit
+    (16.0, 15, 'It was Ann who said that it was late.')
+    """
+    min_copies = real(2, 1_000_000)("min_copies", min_copies)
+    max_edits = real(0.01, 0.5)("max_edits", max_edits)
+    max_period = integer(1, 1_024)("max_period", max_period)
+    text = _text(sequence, decode)
+    least = _min_length(min_length, text)
+    boolean("at_end", at_end)
+    words = _split(text.text)
+    count = len(words.ids)
+    cut = count > 0 and words.ends[-1] == len(text.text)
+    best: tuple[int, int, int, int] | None = None
+    span = (0, 0)
+    for period in range(int(1 / max_edits), min(max_period, int(count / min_copies)) + 1):
+        for begin, end, edits in _alike(words.ids, period, int(max_edits * period), min_copies, cut):
+            reaches = end == count and _ends_alike(text.text, words, period)
+            if at_end and not reaches:
+                continue
+            here = words.starts[begin], len(text.text) if reaches else words.ends[end - 1]
+            longer = (here[1] - here[0], -here[0]) > (span[1] - span[0], -span[0])
+            if longer and text.size(*here) >= least:
+                best, span = (begin, end, period, edits), here
+    if best is None:
+        return None
+    begin, end, period, edits = best
+    start, stop = text.place(*span)
+    return EditedRun(
+        start=start,
+        end=stop,
+        copies=(end - begin) / period,
+        coverage=(stop - start) / len(sequence),
+        unit=text.text[span[0] : words.starts[begin + period]].strip(),
+        edits=edits,
+    )
+
+
+# ---------------------------------------------------------------- the text of a sequence
+
+
+class _Text(NamedTuple):
+    """A text, and where each token of it ends; no ends where its items are its characters."""
+
+    text: str
+    ends: list[int] | None
+
+    def place(self, begin: int, end: int) -> tuple[int, int]:
+        """The items that hold these characters."""
+        if self.ends is None:
+            return begin, end
+        return bisect_right(self.ends, begin), bisect_right(self.ends, end - 1) + 1
+
+    def size(self, begin: int, end: int) -> int:
+        """How many items hold these characters."""
+        first, last = self.place(begin, end)
+        return last - first
+
+
+def _text(sequence: Items, decode: Callable[[int], str] | None) -> _Text:
+    if isinstance(sequence, str):
+        return _Text(sequence, None)
+    if isinstance(sequence, bytes):
+        return _Text(sequence.decode("latin-1"), None)
+    if decode is None:
+        raise LZPenaltyError("decode = None: token ids must be given with a function from one id to its text.")
+    pieces = [decode(int(token)) for token in sequence]
+    return _Text("".join(pieces), list(accumulate(map(len, pieces))))
+
+
+def _min_length(given: int | None, text: _Text) -> int:
+    if given is None:
+        given = ENDLESS_CHARACTERS if text.ends is None else ENDLESS_TOKENS
+    return int(integer(1, MAX_ITEMS)("min_length", given))
+
+
+# ---------------------------------------------------------------- counter
+
+
+def _steady(shape: Template, min_copies: float) -> list[tuple[int, int, int]]:
+    """All stretches of the template whose numbers grow steadily: begin, end, period; by begin."""
+    places, values = shape.places, shape.values
+    if len(places) and places[-1] == len(shape.items) - 1:
+        places, values = places[:-1], values[:-1]  # it may be cut short
+    found = []
+    for run in find_repetitions(shape.items, min_copies=min_copies, min_length=1):
+        first, last, p = run.start, run.start + run.length, run.period
+        low, second, high = np.searchsorted(places, (first, first + p, last))
+        each = second - low  # numbers in a copy: the one a copy before is so many numbers before
+        steps = values[second:high] - values[low : high - each]
+        breaks = places[second + each : high][steps[each:] != steps[: max(0, len(steps) - each)]]
+        changed = places[second:high][steps != 0]
+        for begin, end in zip([first, *(breaks - 2 * p + 1)], [*breaks, last], strict=True):
+            if (end - begin) / p < min_copies:
+                continue
+            if np.searchsorted(changed, begin + p) < np.searchsorted(changed, end):
+                found.append((int(begin), int(end), p))
+    return sorted(found)
+
+
+def _steps(shape: Template, begin: int, period: int) -> tuple[int, ...]:
+    """How each number of the unit grows from the first copy to the second."""
+    first, second, third = np.searchsorted(shape.places, (begin, begin + period, begin + 2 * period))
+    return tuple(int(step) for step in shape.values[second:third] - shape.values[first:second])
+
+
+# ---------------------------------------------------------------- edited
+
+
+class _Words(NamedTuple):
+    """The words of a text: where each begins and ends, and a number for each different one."""
+
+    starts: array[int]
+    ends: array[int]
+    ids: npt.NDArray[np.int64]
+
+
+def _split(text: str) -> _Words:
+    starts, ends, ids = array("q"), array("q"), array("q")
+    number: dict[str, int] = {}
+    for match in _WORD.finditer(text):
+        starts.append(match.start())
+        ends.append(match.end())
+        ids.append(number.setdefault(match.group(), len(number)))
+    return _Words(starts, ends, np.frombuffer(ids, dtype=np.int64))
+
+
+def _ends_alike(text: str, words: _Words, period: int) -> bool:
+    """Whether the text ends in its last word as the copy before went on: nothing closes the last copy in its own way."""
+    return text[words.ends[-1 - period] : words.starts[-period]].startswith(text[words.ends[-1] :])
+
+
+def _alike(
+    words: npt.NDArray[np.int64], period: int, allowed: int, min_copies: float, cut: bool
+) -> Iterator[tuple[int, int, int]]:
+    """Begin, end and edits of every maximal stretch of nearly equal copies with this period.
+
+    Comparison c is between the words c and c + period. A window of `period` comparisons is good if few fail.
+    """
+    differ = words[period:] != words[:-period]
+    if cut:
+        differ[-1] = False
+    total = np.concatenate(([0], np.cumsum(differ)))
+    good = total[period:] - total[:-period] <= allowed
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], good, [False])).astype(np.int8)))
+    same = np.flatnonzero(~differ)
+    for first, after in edges.reshape(-1, 2):
+        # Good windows begin at first .. after - 1; comparisons that fail at either end do not belong.
+        inside = same[np.searchsorted(same, first) : np.searchsorted(same, after - 1 + period)]
+        if not len(inside):
+            continue
+        begin, end = int(inside[0]), int(inside[-1]) + 1 + period
+        edits = int(total[end - period] - total[begin])
+        if edits and (end - begin) / period >= min_copies:
+            yield begin, end, edits

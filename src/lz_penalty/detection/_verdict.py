@@ -1,0 +1,134 @@
+"""The named criteria, each a function from a text to a verdict, and the dual verdict of search and judge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lz_penalty.detection._drift import find_drift
+from lz_penalty.detection._substrings import FIRST_LOOK, MIN_COUNT
+from lz_penalty.detection._tandem import ENDLESS_CHARACTERS, LOOP_COPIES, as_array, find_repetition
+from lz_penalty.detection._tolerant import CounterRun, EditedRun, find_counter, find_edited
+
+__all__ = ["CRITERIA", "Limits", "Verdict", "dual"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When repetition counts as a loop; by default, what docs/detection.md gives the rates for.
+
+    Args:
+        min_copies, min_length: copies in a row and characters of them, of `tandem`; the others have their own.
+        at_end: whether the copies must reach the end of the text: of `tandem`, `counter` and `edited`.
+    """
+
+    min_copies: float = LOOP_COPIES
+    min_length: int = ENDLESS_CHARACTERS
+    at_end: bool = True
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Where a criterion sees a loop.
+
+    Args:
+        criterion: its name.
+        start: the character at which it begins.
+        length: characters it spans.
+        copies: how often the unit is there.
+        unit: what is repeated.
+        wasted: characters of it after the first copy; `None` where copies need not stand side by side.
+    """
+
+    criterion: str
+    start: int
+    length: int
+    copies: float
+    unit: str
+    wasted: int | None
+
+
+def tandem(text: str, limits: Limits) -> Verdict | None:
+    """Copies of one unit in a row."""
+    found = find_repetition(text, min_copies=limits.min_copies, min_length=limits.min_length, at_end=limits.at_end)
+    if found is None:
+        return None
+    wasted = found.length - found.period
+    return Verdict("tandem", found.start, found.length, found.copies, str(found.unit), wasted)
+
+
+def paper20(text: str, _: Limits) -> Verdict | None:
+    """A substring of 3 characters or more that occurs 20 times or more, anywhere; the unit is one of just 3.
+
+    If a longer one occurs that often, its beginning does. `repeated_substrings` lists them all, in far more memory.
+    """
+    codes = as_array(text)
+    size = FIRST_LOOK
+    while (unit := _most_frequent_three(codes[:size])) is None:
+        if size >= len(codes):
+            return None
+        size *= 2
+    first, second, third = map(ord, unit)
+    count = np.count_nonzero((codes[:-2] == first) & (codes[1:-1] == second) & (codes[2:] == third))
+    start = text.find(unit)
+    return Verdict("paper20", start, text.rfind(unit) + len(unit) - start, int(count), unit, None)
+
+
+def _most_frequent_three(codes: npt.NDArray[np.uint32]) -> str | None:
+    """The three characters that most often stand side by side, if that is often enough."""
+    wide = codes.astype(np.int64)
+    names, counts = np.unique(wide[:-2] << 42 | wide[1:-1] << 21 | wide[2:], return_counts=True)
+    if counts.max(initial=0) < MIN_COUNT:
+        return None
+    name = int(names[np.argmax(counts)])
+    return "".join(chr(name >> shift & 0x1FFFFF) for shift in (42, 21, 0))
+
+
+def drift(text: str, _: Limits) -> Verdict | None:
+    """Runs of several units, one after another; the first copy of each run is not wasted."""
+    found = find_drift(text)
+    if found is None:
+        return None
+    units = " | ".join(dict.fromkeys(str(run.unit) for run in found.runs))
+    copies = sum(run.copies for run in found.runs)
+    length = found.end - found.start
+    wasted = sum(run.length - run.period for run in found.runs)
+    return Verdict("drift", found.start, length, copies, units, min(wasted, length))  # runs may overlap by a little
+
+
+def counter(text: str, limits: Limits) -> Verdict | None:
+    """Copies in a row that differ by numbers that grow steadily."""
+    return _of_run("counter", find_counter(text, at_end=limits.at_end))
+
+
+def edited(text: str, limits: Limits) -> Verdict | None:
+    """Copies in a row in which a word changes now and then."""
+    return _of_run("edited", find_edited(text, at_end=limits.at_end))
+
+
+def _of_run(name: str, found: CounterRun | EditedRun | None) -> Verdict | None:
+    if found is None:
+        return None
+    length = found.end - found.start
+    return Verdict(name, found.start, length, found.copies, found.unit, length - len(found.unit))
+
+
+CRITERIA: dict[str, Callable[[str, Limits], Verdict | None]] = {
+    "tandem": tandem,
+    "paper20": paper20,
+    "drift": drift,
+    "counter": counter,
+    "edited": edited,
+}
+
+
+def dual(exact: bool, judged: bool | None) -> bool | None:
+    """Whether exact search and judge agree that there is a loop; `None` where that hangs on a judge without an answer.
+
+    >>> dual(True, True), dual(True, False), dual(False, None), dual(True, None)
+    (True, False, False, None)
+    """
+    return judged if exact else False

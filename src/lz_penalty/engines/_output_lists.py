@@ -1,0 +1,174 @@
+"""The newest tokens of a batch from an engine's output lists: in C where there is a compiler, since every step does it."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+
+from lz_penalty.errors import BackendUnavailableError
+from lz_penalty.native import include_dir
+from lz_penalty.native._building import load
+
+__all__ = ["FIELDS", "LENGTH", "NEWEST", "SLOT", "NewestReader", "newest_reader", "reads_in_c"]
+
+_LOGGER = logging.getLogger("lz_penalty")
+
+# Columns of a batch, as in output_lists.c: which history a row has, how long it is, and its newest token.
+SLOT, LENGTH, NEWEST = range(3)
+FIELDS = 3
+_OF_FIELDS = ("row_to_slot", "lengths", "newest_ids")  # the op's names for them
+
+
+class _Batch(ctypes.Structure):
+    """`struct lz_batch`."""
+
+    _fields_ = [
+        ("lists", ctypes.c_void_p),
+        ("rows", ctypes.c_void_p),
+        ("seen", ctypes.c_void_p),
+        ("places", ctypes.c_void_p),
+        ("turn", ctypes.c_void_p),
+        ("count", ctypes.c_size_t),
+        ("width", ctypes.c_size_t),
+        ("depth", ctypes.c_size_t),
+        ("capacity", ctypes.c_int32),
+    ]
+
+
+class _Kernel(ctypes.Structure):
+    """`struct lz_kernel`."""
+
+    _fields_ = [
+        ("function", ctypes.c_void_p),
+        ("parameters", ctypes.c_void_p),
+        ("grid", ctypes.c_uint * 3),
+        ("threads", ctypes.c_uint),
+        ("shared", ctypes.c_uint),
+        ("early", ctypes.c_uint),
+    ]
+
+
+class _Launch(ctypes.Structure):
+    """`struct lz_launch`."""
+
+    _fields_ = [
+        ("launch", ctypes.c_void_p),
+        ("wait", ctypes.c_void_p),
+        ("record", ctypes.c_void_p),
+        ("side", ctypes.c_void_p),
+        ("found", ctypes.c_void_p),
+        ("find", _Kernel),
+        ("lower", _Kernel),
+        ("logits", ctypes.c_void_p),
+        ("columns", ctypes.c_void_p * FIELDS),
+    ]
+
+
+class NewestReader:
+    """Takes the newest token of every output, if each has gained exactly one; see `newest_reader`.
+
+    Attributes:
+        take: a function that writes the columns that follow and makes it their turn. It returns 1 if it has; 0 if a list has
+            gained more or less, or a history is full; -1 if a token is negative. Unless it is 1, the turn and `seen` have not
+            changed.
+    """
+
+    def __init__(
+        self,
+        functions: Any,
+        outputs: list[list[int]],
+        rows: np.ndarray,
+        seen: np.ndarray,
+        capacity: int,
+        places: np.ndarray,
+        turn: np.ndarray,
+    ) -> None:
+        lists = (ctypes.c_void_p * len(outputs))(*map(id, outputs))
+        batch = _Batch(
+            lists=ctypes.addressof(lists),
+            rows=rows.ctypes.data,
+            seen=seen.ctypes.data,
+            places=places.ctypes.data,
+            turn=turn.ctypes.data,
+            count=len(outputs),
+            width=places.shape[2],
+            depth=places.shape[0],
+            capacity=capacity,
+        )
+        batch.alive = (lists, outputs, rows, seen, places, turn)
+        self._functions, self._batch = functions, ctypes.byref(batch)  # it keeps the structure alive
+        self.take: Callable[[], int] = partial(functions.lz_take_newest, self._batch)
+
+    def launching(self, ahead: Any) -> Callable[[int, int], int]:
+        """The same as `take`, and the kernels of a `LaunchAhead` are launched; it returns 0 also if the first one cannot be.
+
+        It is a function of the addresses of the logits and the stream. It is in use at every step, when all that it touches
+        has long left the caches: so there is as little as can be.
+        """
+        launch = _Launch(
+            launch=_address(ahead.driver.cuLaunchKernelEx),
+            wait=_address(ahead.driver.cuStreamWaitEvent),
+            record=_address(ahead.driver.cuEventRecord),
+            side=ahead.side,
+            found=ahead.found,
+            find=_kernel(ahead.find, early=False),
+            lower=_kernel(ahead.lower, ahead.early),
+            logits=ahead.lower.value_of("logits"),
+            columns=tuple(map(ahead.find.value_of, _OF_FIELDS)),
+        )
+        launch.alive = ahead
+        return partial(self._functions.lz_take_and_launch, self._batch, ctypes.byref(launch))
+
+
+def _address(function: Any) -> int | None:
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+
+def _kernel(direct: Any, early: bool) -> _Kernel:
+    return _Kernel(direct.function, direct.parameters, direct.grid, direct.threads, direct.shared, early)
+
+
+def newest_reader(
+    outputs: list[list[int]],
+    rows: np.ndarray,
+    seen: np.ndarray,
+    capacity: int,
+    places: np.ndarray,
+    turn: np.ndarray,
+) -> NewestReader | None:
+    """A reader of these outputs; `None` where there is no C compiler.
+
+    Args:
+        outputs: the lists.
+        rows: int32 `[outputs]`, the row of each.
+        seen: int32, by row: items of its list that were taken before.
+        capacity: of a history.
+        places: int32 `[places, FIELDS, all rows]`: columns of the batch at some steps.
+        turn: int32 `[2]`: the place of the last ones; the reader sets the other to 1 when it takes any.
+    """
+    functions = _functions()
+    if functions is None or not all(type(output) is list for output in outputs):
+        return None
+    return NewestReader(functions, outputs, rows, seen, capacity, places, turn)
+
+
+def reads_in_c() -> bool:
+    """Whether `newest_reader` gives readers here: there is a C compiler, or what it made before."""
+    return _functions() is not None
+
+
+@lru_cache(maxsize=None)
+def _functions() -> Any:
+    try:
+        functions = load("output_lists.c", include_dir(), ctypes.PyDLL)
+    except BackendUnavailableError as error:
+        _LOGGER.warning("the LZ penalty takes more host time per step than it could: %s", error)
+        return None
+    functions.lz_take_newest.argtypes = [ctypes.c_void_p]
+    functions.lz_take_and_launch.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p]
+    return functions

@@ -1,0 +1,224 @@
+"""llama-cpp-python's own OpenAI-compatible server, with `lz_*` fields per request: `lz-penalty serve-llama`.
+
+The stock server ignores fields that it does not know. Here a middleware (`_guard`) reads the `lz_*` fields before
+it does, refuses bad ones with 400, and leaves the settings to the place where the server prepares a call of the model.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import llama_cpp
+import numpy as np
+from llama_cpp.server import app as stock
+from llama_cpp.server.settings import ModelSettings
+from llama_cpp.server.settings import ServerSettings as StockSettings
+from pydantic import ValidationError
+from pydantic_core import SchemaValidator
+from starlette.middleware import Middleware
+
+from lz_penalty.engines.llama_cpp._guard import CONFIG, MAX_CONNECTIONS, Check, Connection, Guard, checked_key
+from lz_penalty.engines.llama_cpp._processor import LZPenaltyProcessors
+from lz_penalty.engines.server import server_settings
+from lz_penalty.errors import BackendUnavailableError, LZPenaltyError, bad_value, show
+
+__all__ = ["create_app", "serve"]
+
+_LOGGER = logging.getLogger("lz_penalty")
+_process = SimpleNamespace(ours=None)  # what prepares requests of the stock server with the penalty
+_MAX_ERRORS = 3  # that an answer names
+_MAX_LISTED = 256  # errors that pydantic makes a list of
+_MAX_PLACE = 80  # characters of where an error is, and of what it is: a client chooses some of them
+_BODIES = {  # of the stock server, by how its paths end
+    "/chat/completions": stock.CreateChatCompletionRequest,
+    "/completions": stock.CreateCompletionRequest,
+    "/embeddings": stock.CreateEmbeddingRequest,
+    "/detokenize": stock.DetokenizeInputRequest,
+    "/tokenize": stock.TokenizeInputRequest,
+    "/tokenize/count": stock.TokenizeInputRequest,
+}
+_REPLACES = "CONFIG_FILE"  # names a file that takes the place of all settings, the key among them
+
+
+class _Given:
+    """Settings of the stock server that come from here alone; it would take what is not given from the environment."""
+
+    @classmethod
+    def settings_customise_sources(cls, settings_cls: Any, init_settings: Any, **others: Any) -> Any:
+        """Called by pydantic: where values come from."""
+        return (init_settings,)
+
+
+class _GivenServer(_Given, StockSettings):
+    pass
+
+
+class _GivenModel(_Given, ModelSettings):
+    pass
+
+
+def serve(
+    model: str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    api_key: str | None = None,
+    n_ctx: int = 2048,
+    n_gpu_layers: int = 0,
+) -> None:
+    """Serve a GGUF file until interrupted.
+
+    Args:
+        model: the GGUF file.
+        host: the address to listen on; one that others can reach needs an API key.
+        port: the port.
+        api_key: what a request must carry as `Authorization: Bearer KEY`.
+        n_ctx: the context's length in tokens.
+        n_gpu_layers: how many layers are on the GPU; -1 for all.
+    """
+    import uvicorn
+
+    if not api_key and not _is_loopback(host):
+        raise bad_value("host", host, "a loopback address such as 127.0.0.1 where there is no API key", "Set one.")
+    names = {name.upper() for kind in (StockSettings, ModelSettings) for name in kind.model_fields}
+    ignored = sorted(name for name in os.environ if name.upper() in names)
+    if ignored:
+        _LOGGER.warning(
+            "environment variables that the stock server reads and this one does not: %s", ", ".join(ignored)
+        )
+    app = create_app(
+        _GivenServer(host=host, port=port, api_key=api_key),
+        _GivenModel(model=model, n_ctx=n_ctx, n_gpu_layers=n_gpu_layers, verbose=False),
+    )
+    uvicorn.run(
+        app,
+        host=host,
+        port=port,
+        loop="asyncio",
+        http=Connection,
+        ws="none",
+        workers=1,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_keep_alive=5,
+    )
+
+
+def create_app(server: StockSettings, model: ModelSettings) -> Any:
+    """The stock app, with the penalty; its operator's settings come from LZ_PENALTY_SERVER (see `engines.server`)."""
+    if _REPLACES in os.environ:
+        raise LZPenaltyError(
+            f"{_REPLACES} = {show(os.environ[_REPLACES])}: llama-cpp-python would replace all settings by that file's, the API "
+            f"key among them. Start without this variable: env -u {_REPLACES} lz-penalty serve-llama ..."
+        )
+    key = checked_key(server.api_key)
+    if model.draft_model is not None:
+        raise bad_value("draft_model", model.draft_model, "unset: with drafts the penalty would be wrong")
+    if not hasattr(stock, "prepare_request_resources"):
+        raise BackendUnavailableError(
+            f"llama-cpp-python {llama_cpp.__version__} has another server than 0.3.36, where the penalty finds no place: "
+            "use the version that is known to work."
+        )
+    operator = server_settings().without_stop_token().without_policies()
+    app = stock.create_app(server_settings=server, model_settings=[model])
+    _check_effective(server, model)
+    public = (app.docs_url, app.redoc_url, app.openapi_url, app.swagger_ui_oauth2_redirect_url)
+    # Inside of the stock middleware: browsers learn from its headers that they may read a refusal, too.
+    app.user_middleware.append(Middleware(Guard, operator=operator, key=key, public=public, check=_check_of_bodies()))
+    _penalise_requests()
+    return app
+
+
+def _check_of_bodies() -> Check:
+    """The stock server's own check of a body, ended by the first error of a list.
+
+    It would collect all errors, tens of thousands where a list has thousands of items, with the input of each, and print
+    and send them.
+    """
+    validators = {}
+    for end, body in _BODIES.items():
+        whole: Any = body.__pydantic_core_schema__  # for a model, pydantic would take the validator that it has
+        validators[end] = SchemaValidator(_first_error_only(whole["schema"]), whole.get("config"))
+
+    def check(path: str, fields: dict[str, Any]) -> None:
+        validator = next((validator for end, validator in validators.items() if path.endswith(end)), None)
+        try:
+            if validator is not None:
+                validator.validate_python(fields)
+        except ValidationError as error:
+            raise LZPenaltyError(f"the request's body is not what this path takes: {_told(error)}.") from None
+
+    return check
+
+
+def _told(error: ValidationError) -> str:
+    """The first errors, without the input; pydantic has no way to get these alone, so only where there are not many."""
+    if error.error_count() > _MAX_LISTED:
+        return f"{error.error_count()} errors, more than are listed. Correct the types of its fields"
+    listed = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(f"{_place(one['loc'])}: {one['msg'][:_MAX_PLACE]}" for one in listed[:_MAX_ERRORS])
+
+
+def _place(place: tuple[int | str, ...]) -> str:
+    text = ".".join(str(one)[:_MAX_PLACE] for one in place)
+    return text if len(text) <= _MAX_PLACE else text[: _MAX_PLACE - 3] + "..."
+
+
+def _first_error_only(schema: Any) -> Any:
+    """A schema of pydantic's whose lists are not read further after an error."""
+    if isinstance(schema, list):
+        return [_first_error_only(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    changed = {name: _first_error_only(value) for name, value in schema.items()}
+    return changed | {"fail_fast": True} if schema.get("type") == "list" else changed
+
+
+def _penalise_requests() -> None:
+    """Have the stock server's preparation of a request add the penalty; what others have put around it stays."""
+    prepare = stock.prepare_request_resources
+    if prepare is _process.ours:
+        return
+
+    def with_penalty(body: Any, llama_proxy: Any, body_model: Any, kwargs: Any) -> Any:
+        config = CONFIG.get()
+        if config is not None:
+            penalise_special = server_settings().penalise_special_tokens
+            kwargs["logits_processor"] = _OneRequest(
+                llama_proxy(body_model), config, prompt_length=0, penalise_special_tokens=penalise_special
+            )
+        return prepare(body, llama_proxy, body_model, kwargs)
+
+    _process.ours = stock.prepare_request_resources = with_penalty
+
+
+def _check_effective(server: StockSettings, model: ModelSettings) -> None:
+    """Raise unless the stock server asks for this key and has this model alone, wherever its settings came from."""
+    used, proxy = next(stock.get_server_settings()), stock._llama_proxy
+    if used.api_key != server.api_key or [proxy[alias] for alias in proxy] != [model.model_dump()]:
+        raise LZPenaltyError(
+            "llama-cpp-python's server uses another API key or another model than it was given, so it is not started. "
+            "Look for what changes its settings, such as an environment variable."
+        )
+
+
+class _OneRequest(LZPenaltyProcessors):
+    """The processors of one request: the first call shows the prompt, so its length need not be known before."""
+
+    _called = False
+
+    def _apply(self, input_ids: np.ndarray, scores: np.ndarray) -> np.ndarray:
+        if not self._called:
+            self._called = True
+            self._start = 0 if self.config.include_prompt else len(input_ids)
+        return super()._apply(input_ids, scores)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,93 @@
+"""mlx-lm: `LZPenaltyProcessor` for `generate`, `stream_generate`, `batch_generate` and `BatchGenerator`.
+
+    processor = LZPenaltyProcessor(LZPenaltyConfig.guarded(), tokenizer=tokenizer)
+    generate(model, tokenizer, prompt, logits_processors=[processor])
+
+Nothing is evaluated here, so the tokens stay on the device and mlx-lm's steps stay asynchronous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from lz_penalty._checks import MAX_TOKEN_ID, integer
+from lz_penalty.config import LZPenaltyConfig
+from lz_penalty.engines._special_tokens import exempting, special_token_ids
+from lz_penalty.errors import LZPenaltyError, show
+from lz_penalty.kernels.mlx_any import penalise
+
+__all__ = ["LZPenaltyProcessor"]
+
+
+class LZPenaltyProcessor:
+    """A logits processor: a pure function of the tokens it is called with, so rewinds cannot corrupt it.
+
+    Args:
+        config: the settings.
+        tokenizer: its special tokens and end tokens are exempt (see `special_token_ids`).
+        cached_tokens: what mlx-lm does not hand over although it precedes the sequence: with a `prompt_cache` the
+            tokens that are in the cache, with a `draft_model` the prompt without its last token.
+        prompt_length: how many tokens the prompt has, cached ones included; needed for `include_prompt=False`.
+        vocab_size: the alphabet, where the logits are padded beyond it.
+        penalise_special_tokens: do not exempt them.
+    """
+
+    def __init__(
+        self,
+        config: LZPenaltyConfig,
+        *,
+        tokenizer: Any = None,
+        cached_tokens: Sequence[int] | mx.array = (),
+        prompt_length: int | None = None,
+        vocab_size: int | None = None,
+        penalise_special_tokens: bool = False,
+    ) -> None:
+        if not isinstance(config, LZPenaltyConfig):
+            raise LZPenaltyError(
+                f"config = {show(config)}: must be an LZPenaltyConfig, such as LZPenaltyConfig.guarded()."
+            )
+        self.prompt_length = integer(0, MAX_TOKEN_ID, optional=True)("prompt_length", prompt_length)
+        self.vocab_size = integer(1, MAX_TOKEN_ID, optional=True)("vocab_size", vocab_size)
+        if not config.include_prompt and prompt_length is None:
+            raise LZPenaltyError(
+                "config has include_prompt=False: pass prompt_length = the number of the prompt's tokens, or use "
+                "include_prompt=True."
+            )
+        if tokenizer is not None and not penalise_special_tokens:
+            config = exempting(config, special_token_ids(tokenizer))
+        self.config = config
+        self.cached_tokens = mx.array(cached_tokens, dtype=mx.int64)
+        if self.cached_tokens.ndim != 1:
+            raise LZPenaltyError(f"cached_tokens = {show(cached_tokens)}: must be a flat sequence of token ids.")
+
+    def __repr__(self) -> str:
+        cached = f", {self.cached_tokens.size} cached tokens" if self.cached_tokens.size else ""
+        return f"LZPenaltyProcessor({self.config}, prompt_length={self.prompt_length}{cached})"
+
+    def __call__(self, tokens: mx.array, logits: mx.array) -> mx.array:
+        """Return penalised logits `[1, vocab]` for the context `tokens [n]`."""
+        if tokens.ndim != 1 or logits.ndim != 2 or logits.shape[0] != 1:
+            raise LZPenaltyError(
+                f"tokens have shape {tokens.shape} and logits {logits.shape}: must be [n] and [1, vocab], one sequence."
+            )
+        width = logits.shape[1]
+        if self.vocab_size is not None and self.vocab_size > width:
+            raise LZPenaltyError(f"vocab_size = {self.vocab_size}: must be at most {width}, the logits' width.")
+        return penalise(logits, self._context(tokens), self.config, self.vocab_size or width)
+
+    def _context(self, tokens: mx.array) -> mx.array:
+        """The tokens that count."""
+        if self.cached_tokens.size:
+            tokens = mx.concatenate([self.cached_tokens, tokens.astype(mx.int64)])
+        if self.config.include_prompt:
+            return tokens
+        prompt = self.prompt_length or 0
+        if tokens.size < prompt:
+            raise LZPenaltyError(
+                f"prompt_length = {prompt}: there are {tokens.size} tokens only. Make a processor for every prompt, and "
+                "give it the cached tokens where a prompt cache or draft model is used."
+            )
+        return tokens[prompt:]

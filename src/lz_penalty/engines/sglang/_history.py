@@ -1,0 +1,170 @@
+"""The last tokens of every penalised request, on the device: stored and penalised in one launch per step.
+
+SGLang decodes ahead of the host, so only the device knows the newest token: it is the step's input. A history is
+loaded from the host once, when its prefill is complete and the host still knows everything.
+
+    history  [slots, capacity]   a slot is the request's row in SGLang's own `req_to_token`
+    base     per request         how many tokens of the request stand before the first one in its history
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from lz_penalty import _packing as col
+from lz_penalty._packing import PackedConfig
+from lz_penalty.engines._requests import RequestSettings, Settings, padded, send, store
+from lz_penalty.engines.sglang._policy_rows import PolicyRows
+from lz_penalty.errors import LZPenaltyError
+from lz_penalty.ops import prepare_lz_penalty
+
+if TYPE_CHECKING:
+    from lz_penalty.engines.sglang._watched import Watched
+
+__all__ = ["History", "Penalised", "Step"]
+
+
+@dataclass(eq=False)
+class Penalised:
+    """A request with the penalty; `settings` and `base` are set when its history is loaded. `watched`: with a policy."""
+
+    slot: int = -1
+    base: int = 0
+    settings: Settings | None = None
+    watched: Watched | None = None
+
+    @property
+    def line(self) -> np.ndarray:
+        """Of the settings table, for the token to come."""
+        assert self.settings is not None
+        return self.settings.line if self.watched is None else self.settings.lines[self.watched.section]
+
+
+@dataclass(eq=False)
+class Step:
+    """What a forward pass needs to be penalised.
+
+    Attributes:
+        requests: of each row, `None` for rows without the penalty.
+        packed: the settings of the rows.
+        bases: int64 `[rows]` on the device; `None` where all are 0.
+        newest_at: int64 `[rows]`, where each row's newest token stands among the step's inputs, -1 where the history has
+            it already; `None`: every row has one input, its newest token.
+        policies: the rows with a policy, `None` where there are none.
+        penalise: the op, prepared when the step is first taken.
+    """
+
+    requests: list[Penalised | None]
+    packed: PackedConfig
+    bases: torch.Tensor | None
+    newest_at: torch.Tensor | None = None
+    policies: PolicyRows | None = None
+    penalise: Callable[..., Any] | None = None
+
+
+class History:
+    """Histories of all slots of one model runner.
+
+    Args:
+        settings: reads the settings of requests.
+        slots: rows of SGLang's `req_to_token`.
+        context_length: the longest sequence.
+        device: where the logits are.
+    """
+
+    def __init__(self, settings: RequestSettings, slots: int, context_length: int, device: torch.device) -> None:
+        self._settings = settings
+        self._device = device
+        self._capacity = settings.capacity(context_length)
+        self._tokens = torch.zeros((slots, self._capacity), dtype=torch.int32, device=device)
+        self._last: Step | None = None
+
+    # ------------------------------------------------------------ before the forward pass
+
+    def load(self, loads: list[tuple[Penalised, dict[str, Any] | None, int, list[int], int]]) -> None:
+        """Load requests whose prefill is complete: each with its parameters, slot, all its tokens and prompt length."""
+        contexts = []
+        for request, params, slot, tokens, prompt_length in loads:
+            request.slot, request.settings = slot, self._settings.read(params, slot)
+            begin = len(tokens)
+            if request.settings is not None:
+                begin = max(
+                    0 if request.settings.include_prompt else prompt_length, len(tokens) - request.settings.reach
+                )
+            request.base = begin
+            contexts.append(tokens[begin:])
+        self._last = None
+        store(self._tokens, [request.slot for request, *_ in loads], padded(contexts))
+
+    def step(self, requests: list[Penalised | None], lengths: np.ndarray, newest_at: np.ndarray | None) -> Step:
+        """Prepare a forward pass of these rows, whose sequences have these lengths with the newest token."""
+        if self._make_room(requests, lengths):
+            self._last = None
+        step = self._last
+        if newest_at is not None:
+            step = self._new_step(requests, send(newest_at, self._device))
+        elif step is None or step.requests != requests:
+            step = self._last = self._new_step(requests, None)
+        if step.policies is not None:
+            step.policies.lengths = lengths.copy()
+        return step
+
+    def _new_step(self, requests: list[Penalised | None], newest_at: torch.Tensor | None) -> Step:
+        table = np.zeros((len(requests), col.COLUMNS), dtype=np.int32)
+        bases = np.zeros(len(requests), dtype=np.int64)
+        watched = False
+        for row, request in enumerate(requests):
+            if request is not None and request.settings is not None:
+                table[row], bases[row] = request.settings.line, request.base
+                watched |= request.watched is not None
+        policies = PolicyRows(requests, self._settings, self._device) if watched else None
+        packed = self._settings.pack(table) if policies is None else policies.packed
+        return Step(requests, packed, send(bases, self._device) if bases.any() else None, newest_at, policies)
+
+    def _make_room(self, requests: list[Penalised | None], lengths: np.ndarray) -> bool:
+        """Move what still matters to the beginning of full slots, on the device; whether any was full."""
+        if lengths.max() <= self._capacity:
+            return False
+        moved = False
+        for request, length in zip(requests, lengths.tolist(), strict=True):
+            if request is None or request.settings is None or length - request.base <= self._capacity:
+                continue
+            end, reach = length - 1 - request.base, request.settings.reach  # the newest token is not stored yet
+            self._tokens[request.slot, :reach] = self._tokens[request.slot, end - reach : end].clone()
+            request.base += end - reach
+            moved = True
+        return moved
+
+    # ------------------------------------------------------------ after it
+
+    def apply(self, step: Step, logits: torch.Tensor, batch: Any) -> None:
+        """Store the newest tokens and penalise the logits, in place; `batch` is SGLang's `ForwardBatch`."""
+        rows = len(step.requests)
+        if logits.shape[0] < rows:
+            raise LZPenaltyError(
+                f"SGLang gave {logits.shape[0]} rows of logits for {rows} requests: the LZ penalty cannot tell which row "
+                "is whose. Report how you started SGLang; SGLANG_PLUGINS switches the plug-in off."
+            )
+        lengths = batch.seq_lens[:rows]
+        if step.bases is not None:
+            lengths = lengths - step.bases
+        if self._device.type == "cpu":  # on a GPU the op does so: rows without the penalty may be longer than a slot
+            lengths = lengths.clamp(max=self._capacity)
+        newest = batch.input_ids[:rows]
+        if step.newest_at is not None:
+            newest = torch.where(step.newest_at < 0, -1, batch.input_ids[step.newest_at.clamp(min=0)])
+        logits, slots = logits[:rows], batch.req_pool_indices[:rows]
+        given = (logits, self._tokens, lengths, None, slots, None, None, newest)
+        if step.policies is not None:
+            step.policies.now()
+        if step.penalise is None:
+            step.penalise = prepare_lz_penalty(*given, config=step.packed)
+        step.penalise(*given)
+        if step.policies is not None:
+            step.policies.force(logits)
+            step.policies.compare(logits, self._tokens, lengths, slots)

@@ -1,0 +1,90 @@
+"""Hugging Face transformers: end a sequence of `generate` when it repeats itself.
+
+    from lz_penalty.engines.transformers import RepetitionStoppingCriteria
+    criteria = RepetitionStoppingCriteria(inputs.input_ids.shape[1])
+    output = model.generate(**inputs, stopping_criteria=[criteria])
+    [criteria.repetition(row) for row in output]         # which rows it ended, and what they repeated
+
+For other engines and plain loops: `lz_penalty.detection.RepetitionDetector` and `stop_on_repetition`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import StoppingCriteria
+
+from lz_penalty._checks import MAX_TOKEN_ID, boolean, integer
+from lz_penalty.detection import Repetition, repetition_at_end
+from lz_penalty.detection._online import MAX_PERIOD, Thresholds
+from lz_penalty.detection._tandem import DEGENERATE_COPIES, STOP_LENGTH
+from lz_penalty.errors import LZPenaltyError
+
+__all__ = ["RepetitionStoppingCriteria"]
+
+
+class RepetitionStoppingCriteria(StoppingCriteria):
+    """Ends each row of a batch when its end is a run of adjacent copies (see `RepetitionDetector`).
+
+    It keeps nothing between calls, so one object serves any number of `generate` calls with prompts of the same length,
+    beams may move, and assisted decoding, which adds several tokens at once or none, is no special case. Rows that are
+    ended are padded by `generate` while others go on; it does so only for models that have an end-of-sequence token.
+
+    Args:
+        prompt_length: where the prompt ends, left padding included: what is before is not counted.
+        include_prompt: count the prompt too; `prompt_length` is not needed then.
+        pad_token_id: with `include_prompt`, left padding is not counted; `repetition` leaves out padding at the end.
+        max_period: length of the longest unit.
+        min_copies: a real number, at least 3; the last copy counts by the part of it that is there.
+        min_length: tokens that the run must have in all. Lists of equal values are runs too: docs/detection.md.
+    """
+
+    def __init__(
+        self,
+        prompt_length: int | None = None,
+        *,
+        include_prompt: bool = False,
+        pad_token_id: int | None = None,
+        max_period: int = MAX_PERIOD,
+        min_copies: float = DEGENERATE_COPIES,
+        min_length: int = STOP_LENGTH,
+    ) -> None:
+        self.prompt_length = integer(0, MAX_TOKEN_ID, optional=True)("prompt_length", prompt_length)
+        self.include_prompt = boolean("include_prompt", include_prompt)
+        self.pad_token_id = integer(0, MAX_TOKEN_ID, optional=True)("pad_token_id", pad_token_id)
+        if prompt_length is None and not include_prompt:
+            raise LZPenaltyError(
+                "prompt_length is missing: pass inputs.input_ids.shape[1], so that the prompt is not counted, or "
+                "include_prompt=True."
+            )
+        self._reach = Thresholds.of(max_period, min_copies, min_length).reach
+        self._limits: dict[str, Any] = {"max_period": max_period, "min_copies": min_copies, "min_length": min_length}
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any = None, **kwargs: Any) -> torch.Tensor:
+        """Return which rows of `input_ids [rows, length]` are to end, as a bool tensor `[rows]`."""
+        first = max(self._start, input_ids.shape[1] - self._reach)
+        rows = input_ids[:, first:].cpu().numpy()
+        ended = [repetition_at_end(self._unpadded(row), **self._limits) is not None for row in rows]
+        return torch.tensor(ended, dtype=torch.bool, device=input_ids.device)
+
+    def repetition(self, token_ids: Any) -> Repetition | None:
+        """The run with which one row of the output ends, its start counted from the end of the prompt; else `None`."""
+        row = np.asarray(token_ids.cpu() if isinstance(token_ids, torch.Tensor) else token_ids)[self._start :]
+        if self.pad_token_id is not None:
+            kept = np.flatnonzero(row != self.pad_token_id)
+            row = row[: kept[-1] + 1 if len(kept) else 0]
+        return repetition_at_end(self._unpadded(row), **self._limits)
+
+    @property
+    def _start(self) -> int:
+        return 0 if self.include_prompt else self.prompt_length or 0
+
+    def _unpadded(self, row: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Without the padding at its beginning, where there is any to expect."""
+        if not self.include_prompt or self.pad_token_id is None:
+            return row
+        kept = np.flatnonzero(row != self.pad_token_id)
+        return row[kept[0] if len(kept) else len(row) :]

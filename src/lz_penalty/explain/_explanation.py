@@ -1,0 +1,253 @@
+"""One step explained: window, buffer, matches, loop, and what every candidate costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from lz_penalty import reference
+from lz_penalty._checks import MAX_TOKEN_ID, integer
+from lz_penalty.config import LZPenaltyConfig
+from lz_penalty.errors import bad_value
+from lz_penalty.loops import trailing_loop
+
+__all__ = ["Candidate", "Decode", "Explanation", "Loop", "Match", "checked", "explain", "settings_of"]
+
+Decode = Callable[[list[int]], str]
+
+
+@dataclass(frozen=True)
+class Match:
+    """A stretch of the window that equals the end of the context, as long as any.
+
+    Args:
+        length: how many tokens; the paper's `l`.
+        distance: of its first token, where the window's newest has 1; the paper's `d`.
+        start: its first token's place in `token_ids`.
+        stop: the place after its last token.
+        next_token: the token there, by which the match would grow.
+        extends: whether that token is charged for it.
+        text: the match, decoded.
+    """
+
+    length: int
+    distance: int
+    start: int
+    stop: int
+    next_token: int
+    extends: bool
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The end of the context repeats.
+
+    Args:
+        period: how many tokens come again and again.
+        copies: how often they stand there, a real number of at least 3.
+        start: where the first copy begins in `token_ids`.
+        next_token: the token that would go on with it.
+        bits: what escalation charges that token.
+        text: the last whole copy, decoded.
+    """
+
+    period: int
+    copies: float
+    start: int
+    next_token: int
+    bits: float
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A token that costs less than a literal, and the occurrence that makes it so.
+
+    Args:
+        token: its id.
+        codelength: bits it would cost as the next token, the loop's included.
+        change: what is added to its logit; 0 if the strength is.
+        distance: of its cheapest occurrence in the window; None if it is charged for the loop alone.
+        match_length: how many tokens before that occurrence equal the end of the context.
+        extends: whether it is cheap because a match grows by it.
+        loop_bits: what it is charged for going on with a loop.
+        text: the token, decoded.
+    """
+
+    token: int
+    codelength: float
+    change: float
+    distance: int | None
+    match_length: int
+    extends: bool
+    loop_bits: float
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What the penalty sees and does after the given tokens.
+
+    Args:
+        length: how many tokens were given.
+        vocab_size: the alphabet.
+        config: the settings.
+        window: where the window begins and ends in `token_ids`.
+        buffer: the same of the buffer.
+        longest_match: its length; the paper's `l`.
+        matches: all matches of that length, nearest first; none if it is 0.
+        loop: the loop that the tokens end with, or None.
+        literal: bits of every token that is no candidate; their logits do not change.
+        candidates: all tokens that cost less than that, cheapest first; their logits change unless the strength is 0.
+    """
+
+    length: int
+    vocab_size: int
+    config: LZPenaltyConfig
+    window: tuple[int, int]
+    buffer: tuple[int, int]
+    longest_match: int
+    matches: tuple[Match, ...]
+    loop: Loop | None
+    literal: float
+    candidates: tuple[Candidate, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as dictionaries, lists and numbers, which JSON can hold."""
+        return asdict(self)
+
+
+def explain(
+    token_ids: Sequence[int],
+    vocab_size: int,
+    *,
+    config: LZPenaltyConfig,
+    prompt_length: int = 0,
+    decode: Decode | None = None,
+) -> Explanation:
+    """Why the penalty does what it does after `token_ids`. The cost does not depend on the vocabulary.
+
+    Args:
+        token_ids: the tokens so far, prompt and all.
+        vocab_size: the alphabet: the width of the logits.
+        config: the settings.
+        prompt_length: how many of the tokens are the prompt's; counts with `include_prompt=False`.
+        decode: a tokenizer's `decode`; with it the parts of the explanation have their text.
+
+    >>> config = LZPenaltyConfig(window_size=8, buffer_size=2)
+    >>> step = explain([1, 2, 3, 4, 1, 2, 3, 4, 1, 2], 1000, config=config)
+    >>> [(match.start, match.stop, match.next_token) for match in step.matches]
+    [(4, 6, 3), (0, 2, 3)]
+    >>> cheapest = step.candidates[0]
+    >>> cheapest.token, round(cheapest.codelength, 4), round(cheapest.change, 4)
+    (3, -0.8301, -1.6194)
+    """
+    tokens = checked(token_ids, vocab_size)
+    prompt_length = integer(0, len(tokens))("prompt_length", prompt_length)
+    settings = settings_of(config)
+    offset = 0 if config.include_prompt else prompt_length
+    context = tokens[offset:]
+    spans = {name: settings[name] for name in ("window_size", "buffer_size")} | {"lookback": config.effective_lookback}
+    first, stop = reference.window_span(len(context), **spans)
+    lengths = reference.match_lengths(context, **spans)
+    longest = max(lengths.values(), default=0)
+    values = {name: settings[name] for name in ("formula", "lookback", "min_match_length")}
+    found = reference.occurrences(context, **spans | values)
+    return Explanation(
+        length=len(tokens),
+        vocab_size=vocab_size,
+        config=config,
+        window=(offset + first, offset + stop),
+        buffer=(offset + max(0, len(context) - config.buffer_size), len(tokens)),
+        longest_match=longest,
+        matches=_matches(tokens, lengths, offset + stop, _extending(found, vocab_size, config), decode),
+        loop=_loop(tokens, context, vocab_size, config, decode),
+        literal=math.log2(vocab_size),
+        candidates=_candidates(context, vocab_size, config, found, decode),
+    )
+
+
+def settings_of(config: LZPenaltyConfig) -> dict[str, Any]:
+    """The settings as `reference.adjustments` takes them: all but the strength and what it makes of the prompt."""
+    left_out = ("strength", "include_prompt")
+    return {field.name: getattr(config, field.name) for field in fields(config) if field.name not in left_out}
+
+
+def checked(token_ids: Sequence[int], vocab_size: int) -> list[int]:
+    """The tokens as a list, once both are what they should be."""
+    integer(1, MAX_TOKEN_ID)("vocab_size", vocab_size)
+    tokens = list(token_ids)
+    for token in tokens:
+        if isinstance(token, bool) or not hasattr(token, "__index__"):
+            raise bad_value("token_ids", token, "integers", "Decode the text with its tokenizer first.")
+    return [int(token) for token in tokens]
+
+
+def _extending(found, vocab_size, config) -> set[int]:
+    """Distances of the occurrences by which a match grows, of tokens that are charged for it."""
+    exempt = set(config.exempt_token_ids)
+    return {one.distance for one in found if one.extends and 0 <= one.token < vocab_size and one.token not in exempt}
+
+
+def _matches(tokens, lengths, stop, extending, decode) -> tuple[Match, ...]:
+    longest = max(lengths.values(), default=0)
+    return tuple(
+        Match(
+            length=longest,
+            distance=e + longest,
+            start=stop - e - longest,
+            stop=stop - e,
+            next_token=tokens[stop - e],
+            extends=e in extending,
+            text=decode(tokens[stop - e - longest : stop - e]) if decode else None,
+        )
+        for e, length in lengths.items()
+        if length == longest >= 1
+    )
+
+
+def _loop(tokens, context, vocab_size, config, decode) -> Loop | None:
+    found = trailing_loop(context, config.loop_window)
+    if found is None:
+        return None
+    alone = settings_of(config) | {"formula": "paper", "min_match_length": None}  # what escalation does by itself
+    charged = reference.adjustments(context, vocab_size, **alone)
+    return Loop(
+        period=found.period,
+        copies=found.copies,
+        start=len(tokens) - found.length,
+        next_token=context[-found.period],
+        bits=charged.get(context[-found.period], 0.0),
+        text=decode(tokens[-found.period :]) if decode else None,
+    )
+
+
+def _candidates(context, vocab_size, config, found, decode) -> tuple[Candidate, ...]:
+    settings = settings_of(config)
+    bits = reference.adjustments(context, vocab_size, **settings)
+    without_loop = reference.adjustments(context, vocab_size, **settings | {"escalation": 0.0})
+    cheapest: dict[int, reference.Occurrence] = {}
+    for one in found:  # nearest first, so that the nearest of equals stays
+        if one.token not in cheapest or one.value < cheapest[one.token].value:
+            cheapest[one.token] = one
+    candidates = []
+    for token, change in bits.items():
+        if change == 0:  # an occurrence that costs as much as a literal
+            continue
+        one = cheapest.get(token)
+        candidates.append(
+            Candidate(
+                token=token,
+                codelength=math.log2(vocab_size) + change,
+                change=config.strength * change,
+                distance=one and one.distance,
+                match_length=one.match_length if one else 0,
+                extends=one.extends if one else False,
+                loop_bits=change - without_loop.get(token, 0.0),
+                text=decode([token]) if decode else None,
+            )
+        )
+    return tuple(sorted(candidates, key=lambda one: (one.codelength, one.token)))

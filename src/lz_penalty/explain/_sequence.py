@@ -1,0 +1,95 @@
+"""A whole text explained: what each of its tokens cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lz_penalty import reference
+from lz_penalty.config import LZPenaltyConfig
+from lz_penalty.explain._explanation import Decode, checked, settings_of
+
+__all__ = ["SequenceExplanation", "Token", "explain_sequence"]
+
+
+@dataclass(frozen=True)
+class Token:
+    """One token of a text, given the tokens before it.
+
+    Args:
+        token: its id.
+        codelength: bits that the penalty takes it to cost: `Explanation`'s value of this token at this place.
+        match_length: the longest match before it.
+        code_bits: its share of the text's LZSS code: the bits of its phrase over the tokens of its phrase.
+        rate: bits per token of that code so far, this token included; the text's compression rate at its last token.
+        text: the token, decoded.
+    """
+
+    token: int
+    codelength: float
+    match_length: int
+    code_bits: float
+    rate: float
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class SequenceExplanation:
+    """A text's tokens with their costs; `literal` is what a token costs that is spelled out."""
+
+    vocab_size: int
+    config: LZPenaltyConfig
+    literal: float
+    tokens: tuple[Token, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as dictionaries, lists and numbers, which JSON can hold."""
+        return asdict(self)
+
+
+def explain_sequence(
+    token_ids: Sequence[int], vocab_size: int, *, config: LZPenaltyConfig, decode: Decode | None = None
+) -> SequenceExplanation:
+    """What every token of a text costs, given those before it, and how well the text compresses.
+
+    Args:
+        token_ids: the text.
+        vocab_size: the alphabet.
+        config: the settings; there is no prompt here.
+        decode: a tokenizer's `decode`; with it tokens have their text.
+
+    >>> loop = explain_sequence([1, 2, 3] * 20, 1000, config=LZPenaltyConfig())
+    >>> round(loop.tokens[0].code_bits, 2), round(loop.tokens[-1].rate, 2)  # log2(1000) + 1, and far less
+    (10.97, 1.16)
+    """
+    tokens = checked(token_ids, vocab_size)
+    settings = settings_of(config)
+    sizes = {name: settings[name] for name in ("window_size", "buffer_size")}
+    literal = math.log2(vocab_size)
+    shares = _code_bits(tokens, vocab_size, sizes)
+    out, total = [], 0.0
+    for i, token in enumerate(tokens):
+        before = tokens[:i]
+        lengths = reference.match_lengths(before, **sizes, lookback=config.effective_lookback)
+        total += shares[i]
+        out.append(
+            Token(
+                token=token,
+                codelength=literal + reference.adjustments(before, vocab_size, **settings).get(token, 0.0),
+                match_length=max(lengths.values(), default=0),
+                code_bits=shares[i],
+                rate=total / (i + 1),
+                text=decode([token]) if decode else None,
+            )
+        )
+    return SequenceExplanation(vocab_size, config, literal, tuple(out))
+
+
+def _code_bits(tokens: list[int], vocab_size: int, sizes: dict[str, int]) -> list[float]:
+    shares: list[float] = []
+    for phrase in reference.compress(tokens, **sizes):
+        length = phrase.length if isinstance(phrase, reference.Copy) else 1
+        shares += [reference.codelength([phrase], vocab_size) / length] * length
+    return shares

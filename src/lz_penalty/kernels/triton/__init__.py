@@ -1,0 +1,237 @@
+"""Triton backend for CUDA: one launch for ordinary windows, two for long ones; no host sync.
+
+One program works on one row. It loads every candidate's original logit, waits for its threads, and then lowers the
+logits with atomic minima: the smallest value of a token wins, and neither a table over the vocabulary nor a sort is
+needed. A long window is cut into chunks that many programs share; the longest match and the original logits then pass
+through a scratch buffer from one launch to the next.
+
+An engine may know the newest tokens long before it has the logits. Then one launch finds the changes, on a stream of its
+own while the model runs, and another lowers the logits: that one is all that the step waits for.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from lz_penalty import _packing as col
+from lz_penalty.config import MAX_BUFFER, MAX_WINDOW
+from lz_penalty.kernels.triton._kernels import (
+    find_kernel,
+    gather_kernel,
+    lower_kernel,
+    row_kernel,
+    store_kernel,
+    write_kernel,
+)
+from lz_penalty.kernels.triton._launch import LaunchAhead, direct_launch, may_start_early
+
+# Few distinct sizes: each is compiled once, and a server stops for that when a request brings a new setting.
+_FUSED_WINDOW = 2048  # up to here one program does a whole row
+_BLOCKS = (512, _FUSED_WINDOW)
+_BUFFERS = (32, 512, MAX_BUFFER)
+_EXEMPT_STEPS = (0, 4, 11)  # of a binary search: none, up to 15 ids, up to 1,024 and more
+_CHUNK = 512  # tokens per program where the window is longer
+_MOST_CHUNKS = MAX_WINDOW // _CHUNK
+_LOOP_BLOCK = 1024  # periods that are looked at together
+_RUN_BLOCK = 2048  # tokens of a run that are compared together
+_FIRST, _UNROLL = 2, 8  # tokens that a match grows by, at first and later, before it is asked whether to go on
+_SCRATCH_BYTES = 256 * 2**20  # long windows of very many rows are done in groups that fit into this
+
+_COMPILED: dict[tuple, Any] = {}  # what `_Launch` has compiled so far
+
+
+def prepare(given, packed, vocab_size, ahead=False):
+    """A function that penalises arrays like these; see `lz_penalty.ops.prepare_lz_penalty`."""
+    logits, token_ids, _, _, _, tail_ids, _, newest_ids = given
+    tail_strides, drafts = ((0, 0), 0) if tail_ids is None else (tail_ids.stride(), tail_ids.shape[1])
+    rows, longest = logits.shape[0], token_ids.shape[1] + drafts
+    if longest == 0 or token_ids.shape[0] == 0:
+        return lambda logits, *_: logits
+    window = min(packed.max_window, longest)
+    looped = min(packed.max_loop_window, longest)
+    logits_sizes = (*logits.stride(), vocab_size, math.log2(vocab_size))
+    history_sizes = (*token_ids.stride(), *token_ids.shape)
+    tail_sizes = (*tail_strides, drafts)
+    settings = (_tensor(packed.table), col.COLUMNS if packed.rows > 1 else 0, _tensor(packed.exempt_ids))
+    kinds = (
+        logits.device.index,
+        logits.stride(1),
+        (logits.stride(0) | token_ids.stride(0)) >> 31,
+        token_ids.stride(1),
+        *[None if array is None else array.dtype for array in given],
+    )
+    constants = {
+        "EXEMPT_STEPS": next(steps for steps in _EXEMPT_STEPS if packed.max_exempt < 2**steps),
+        "BUFFER_BLOCK": _at_least(packed.max_buffer, _BUFFERS),
+        "LOOP_BLOCK": _LOOP_BLOCK if looped >= 3 else 0,
+        "RUN_BLOCK": _RUN_BLOCK,
+        "FIRST": _FIRST,
+        "UNROLL": _UNROLL,
+        "LOWEST": torch.finfo(logits.dtype).min,
+    }
+    if window <= _FUSED_WINDOW:
+        block = _at_least(window, _BLOCKS)
+        warps = max(1, min(32, block // 32))  # one token per thread: latency, not work, is what a row costs
+        if ahead:
+            run = _Ahead(logits, constants | {"BLOCK": block}, warps, kinds)
+        else:
+            run = _Launch(row_kernel, (rows, 1, 1), constants | {"BLOCK": block}, warps, kinds)
+        store = None
+    else:
+        run = _Chunks(logits, constants, -(-window // _CHUNK), kinds)
+        store = None if newest_ids is None else _Launch(store_kernel, (rows, 1, 1), {}, 1, kinds)
+
+    def step(
+        logits, token_ids, lengths=None, starts=None, row_to_slot=None, tail_ids=None, tail_lengths=None, newest_ids=None
+    ):  # fmt: skip
+        history = (
+            token_ids, *history_sizes, lengths, starts, row_to_slot, tail_ids, *tail_sizes, tail_lengths, newest_ids
+        )  # fmt: skip
+        if store is not None:
+            store(history)
+        run((logits, *logits_sizes, *history, *settings))
+        return logits
+
+    return step if not logits.is_cuda else _Prepared(step, run, logits.device.index)
+
+
+class _Prepared:
+    """A step on its device: Triton launches on the current one, whichever the arrays are on."""
+
+    def __init__(self, step, launch, index):
+        self._step, self._launch, self._index = step, launch, index
+
+    def __call__(self, *given):
+        if torch.cuda.current_device() == self._index:
+            return self._step(*given)
+        with torch.cuda.device(self._index):
+            return self._step(*given)
+
+    @property
+    def ahead(self):
+        """The `LaunchAhead` of a step that was prepared for it; `None` for long windows, and before the third one.
+
+        It launches on the device that is the current one, so there is none on others either.
+        """
+        return getattr(self._launch, "launch_ahead", None) if torch.cuda.current_device() == self._index else None
+
+
+def options(warps):
+    """How every kernel is compiled.
+
+    Without fused multiply-add, which rounds once where two operations round twice. The compiler would fuse in some kernels
+    and not in others, and the logits of a request would depend on which of them ran.
+    """
+    return {"num_warps": warps, "enable_fp_fusion": False}
+
+
+class _Launch:
+    """`kernel[grid](...)`, each time with less of Triton's work, most of what a launch costs.
+
+    The first call compiles, if nobody has, or launches what is compiled: without Triton's look at every argument, since
+    `kinds`, the constants and the warps are all that the code depends on. The calls after it go to the driver.
+    """
+
+    def __init__(self, kernel, grid, constants, warps, kinds, patience=2):
+        self._kernel, self._grid, self._constants, self._warps = kernel, grid, constants, warps
+        self._key = (kernel.__name__, warps, kinds, *constants.values())
+        self._calls, self._patience = 0, patience
+        self.direct, self.refused = None, False
+
+    def __call__(self, arguments):
+        if self.direct is not None and self.direct(arguments):
+            return
+        compiled = _COMPILED.get(self._key)
+        if compiled is None:  # always, under the interpreter
+            _COMPILED[self._key] = self._kernel[self._grid](*arguments, **self._constants, **options(self._warps))
+            return
+        # Addresses instead of tensors: Triton would ask the driver about each.
+        given = [one.data_ptr() if isinstance(one, torch.Tensor) else one for one in arguments]
+        compiled[self._grid](*given, *self._constants.values())
+        self._calls += 1
+        if self._calls == self._patience:  # an engine that prepares; a single call would not pay for it
+            self.direct = direct_launch(compiled, self._grid, arguments)
+            self.refused = self.direct is None
+
+
+class _Ahead:
+    """The same in two launches, the first of which needs no logits.
+
+    Not in the first call: it may be the only one before the batch changes again. Nor where Triton must launch: two pay only
+    if the first can be ahead.
+    """
+
+    def __init__(self, logits, constants, warps, kinds):
+        grid = (logits.shape[0], 1, 1)
+        self._whole = _Launch(row_kernel, grid, constants, warps, kinds)
+        found = {name: value for name, value in constants.items() if name != "LOWEST"}
+        self._find = _Launch(find_kernel, grid, found, warps, kinds, patience=1)
+        self._early = may_start_early(logits.device)
+        lowered = {name: constants[name] for name in ("LOOP_BLOCK", "LOWEST", "BLOCK")} | {"EARLY": self._early}
+        self._lower = _Launch(lower_kernel, grid, lowered, warps, kinds, patience=1)
+        self._shape = (logits.shape[0], constants["BLOCK"] + 1)
+        self._between = None
+        self._ahead = None
+        self._is_first = True
+
+    def __call__(self, arguments):
+        if self._is_first or self._find.refused or self._lower.refused:
+            self._is_first = False
+            self._whole(arguments)
+            return
+        logits, row_stride, logit_stride, vocab_size, literal, *history_and_settings = arguments
+        if self._between is None:
+            self._between = (
+                logits.new_empty(self._shape, dtype=torch.int32),
+                logits.new_empty(self._shape, dtype=torch.float32),
+            )
+        self._find((vocab_size, literal, *history_and_settings, *self._between))
+        self._lower((logits, row_stride, logit_stride, *self._between))
+
+    @property
+    def launch_ahead(self):
+        if self._ahead is None and self._find.direct is not None and self._lower.direct is not None:
+            self._ahead = LaunchAhead(self._find.direct, self._lower.direct, self._between, self._early)
+        return self._ahead
+
+
+class _Chunks:
+    """The same for windows that one program cannot hold: two launches per group of rows."""
+
+    def __init__(self, logits, constants, chunks, kinds):
+        rows = logits.shape[0]
+        self._width, self._chunks = chunks * _CHUNK, chunks
+        most = max(1, _SCRATCH_BYTES // (self._width * (logits.element_size() + 2)))
+        constants = constants | {"BLOCK": _CHUNK, "MOST_CHUNKS": _MOST_CHUNKS}
+        warps = max(1, _CHUNK // 128)
+        loop = constants["LOOP_BLOCK"] > 0
+        self._groups = []
+        for first in range(0, rows, most):
+            count = min(most, rows - first)
+            gather = _Launch(gather_kernel, (count, chunks + loop, 1), constants, warps, kinds)
+            write = _Launch(write_kernel, (count, chunks, 1), constants, warps, kinds)
+            self._groups.append((first, count, gather, write))
+
+    def __call__(self, arguments):
+        logits = arguments[0]
+        for first, count, gather, write in self._groups:
+            matches = logits.new_empty((count, self._width), dtype=torch.int16)
+            originals = logits.new_empty((count, self._width))
+            ranks = logits.new_empty((count, self._chunks), dtype=torch.int32)
+            loops = logits.new_empty((count, 3), dtype=torch.float64)
+            given = (*arguments, first, matches, originals, ranks, loops)
+            gather(given)
+            write(given)
+
+
+def _tensor(array):
+    """Settings are NumPy arrays where the logits are on the CPU, which here means under the interpreter."""
+    return array if isinstance(array, torch.Tensor) else torch.from_numpy(array)
+
+
+def _at_least(n: int, sizes: tuple[int, ...]) -> int:
+    """The smallest of these sizes that holds `n`."""
+    return next(size for size in sizes if n <= size)

@@ -1,0 +1,292 @@
+"""The Triton kernels: a whole row, the same in two, and long windows in chunks; `lz_penalty.kernels.triton` launches them.
+
+Tokens are addressed newest first: place 0 is the newest token of the context, drafts included.
+"""
+
+import functools
+
+import triton
+import triton.language as tl
+
+from lz_penalty.kernels.triton._parts import (
+    asks_for_nothing,
+    await_kernel_before,
+    candidate_bits,
+    codelength_bits,
+    extent,
+    find_loop,
+    find_matches,
+    further_bits,
+    is_candidate,
+    loop_at_end,
+    lower_logits,
+    may_write,
+    open_row,
+    read_settings,
+    tokens_at,
+    with_match_before,
+)
+
+# What changes between calls and must not bring a new compilation with it: a server would stop for that.
+_SIZES = (
+    "row_stride vocab_size slot_stride slots capacity tail_row_stride tail_stride tail_capacity table_stride first_row"
+)
+_POINTERS = "logits token_ids lengths starts row_to_slot tail_ids tail_lengths newest_ids table exempt_ids"
+_jit = functools.partial(triton.jit, do_not_specialize=_SIZES.split(), do_not_specialize_on_alignment=_POINTERS.split())
+
+
+@_jit
+def row_kernel(
+    logits, row_stride, logit_stride, vocab_size, literal,
+    token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
+    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
+    table, table_stride, exempt_ids,
+    EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
+    FIRST: tl.constexpr, UNROLL: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A whole row in one program, for windows of at most `BLOCK` tokens."""
+    row = tl.program_id(0)
+    settings = read_settings(table, row, table_stride)
+    at, n = open_row(
+        row, token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
+        tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
+    )  # fmt: skip
+    if asks_for_nothing(settings):
+        return
+
+    # Every candidate's token and original logit first: they are far away.
+    line = table + row * table_stride
+    e = 1 + tl.arange(0, BLOCK)
+    offset, recent = extent(n, settings)
+    place = offset + e - 1
+    candidate = is_candidate(place, recent, settings)
+    token = tokens_at(at, place, candidate)
+    keep = may_write(token, candidate, vocab_size, line, exempt_ids, EXEMPT_STEPS)
+    logits += row.to(tl.int64) * row_stride
+    cell = logits + tl.where(keep, token, 0).to(tl.int64) * logit_stride
+    min_match = settings[3]
+    original = tl.load(cell, mask=tl.where(keep, min_match, 0) == 1, other=0.0)
+    bits = candidate_bits(
+        at, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK, FIRST, UNROLL
+    )  # fmt: skip
+    if min_match > 1:  # then only extensions have a value
+        original = tl.load(cell, mask=keep & (bits < 0), other=0.0)
+    strength = settings[5]
+    if LOOP_BLOCK > 0:
+        loop_token, further = loop_at_end(at, n, settings, e, token, literal, LOOP_BLOCK, RUN_BLOCK)
+        if further > 0:
+            bits = tl.where((token == loop_token) & (bits < 0), bits - further, bits)
+            alone = may_write(loop_token, e == 1, vocab_size, line, exempt_ids, EXEMPT_STEPS)
+            loop_cell = logits + tl.where(alone, loop_token, 0).to(tl.int64) * logit_stride
+            loop_original = tl.load(loop_cell, mask=alone, other=0.0)
+            tl.debug_barrier()
+            lower_logits(loop_cell, loop_original, tl.zeros_like(bits) - strength * further, alone, LOWEST)
+    tl.debug_barrier()  # every original has been read before any logit is lowered
+    lower_logits(cell, original, strength * bits, keep & (bits < 0), LOWEST)
+
+
+@_jit
+def find_kernel(
+    vocab_size, literal,
+    token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
+    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
+    table, table_stride, exempt_ids,
+    places, changes,
+    EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
+    FIRST: tl.constexpr, UNROLL: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """What is to be added to which logits: `BLOCK` candidates per row, then the loop's token; -1 for none."""
+    row = tl.program_id(0)
+    settings = read_settings(table, row, table_stride)
+    at, n = open_row(
+        row, token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
+        tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
+    )  # fmt: skip
+    line = table + row * table_stride
+    e = 1 + tl.arange(0, BLOCK)
+    places += row.to(tl.int64) * (BLOCK + 1)
+    changes += row.to(tl.int64) * (BLOCK + 1)
+    if asks_for_nothing(settings):
+        tl.store(places + e - 1, tl.zeros_like(e) - 1)
+        tl.store(changes + e - 1, tl.zeros_like(e).to(tl.float32))
+        tl.store(places + BLOCK, -1)
+        tl.store(changes + BLOCK, 0.0)
+        return
+    offset, recent = extent(n, settings)
+    place = offset + e - 1
+    candidate = is_candidate(place, recent, settings)
+    token = tokens_at(at, place, candidate)
+    keep = may_write(token, candidate, vocab_size, line, exempt_ids, EXEMPT_STEPS)
+    bits = candidate_bits(
+        at, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK, FIRST, UNROLL
+    )  # fmt: skip
+    strength = settings[5]
+    if LOOP_BLOCK > 0:
+        loop_token, further = loop_at_end(at, n, settings, e, token, literal, LOOP_BLOCK, RUN_BLOCK)
+        bits = tl.where((token == loop_token) & (bits < 0), bits - further, bits)
+        alone = may_write(loop_token, e == 1, vocab_size, line, exempt_ids, EXEMPT_STEPS)
+        tl.store(places + BLOCK + e * 0, tl.where(alone, loop_token, -1).to(tl.int32), mask=e == 1)
+        tl.store(changes + BLOCK + e * 0, tl.zeros_like(bits) - strength * further, mask=e == 1)
+    tl.store(places + e - 1, tl.where(keep & (bits < 0), token, -1).to(tl.int32))
+    tl.store(changes + e - 1, strength * bits)
+
+
+@_jit
+def lower_kernel(
+    logits, row_stride, logit_stride, places, changes,
+    LOOP_BLOCK: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """Do what `find_kernel` has found; `EARLY`: this may run before the logits are there."""
+    row = tl.program_id(0)
+    e = tl.arange(0, BLOCK)
+    places += row.to(tl.int64) * (BLOCK + 1)
+    changes += row.to(tl.int64) * (BLOCK + 1)
+    token = tl.load(places + e)
+    change = tl.load(changes + e)
+    if LOOP_BLOCK > 0:
+        loop_token = tl.load(places + BLOCK + e * 0)
+        loop_change = tl.load(changes + BLOCK + e * 0)
+    if EARLY:
+        await_kernel_before()
+    logits += row.to(tl.int64) * row_stride
+    cell = logits + tl.maximum(token, 0).to(tl.int64) * logit_stride
+    original = tl.load(cell, mask=token >= 0, other=0.0)
+    if LOOP_BLOCK > 0:
+        alone = (loop_token >= 0) & (e == 0)
+        loop_cell = logits + tl.maximum(loop_token, 0).to(tl.int64) * logit_stride
+        loop_original = tl.load(loop_cell, mask=alone, other=0.0)
+        tl.debug_barrier()
+        lower_logits(loop_cell, loop_original, loop_change, alone, LOWEST)
+    tl.debug_barrier()  # every original has been read before any logit is lowered
+    lower_logits(cell, original, change, token >= 0, LOWEST)
+
+
+@_jit
+def store_kernel(
+    token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
+    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
+):  # fmt: skip
+    """Before the two launches for long windows: many programs read a row, so one that stores must have ended."""
+    open_row(
+        tl.program_id(0), token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
+        tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
+    )  # fmt: skip
+
+
+@_jit
+def gather_kernel(
+    logits, row_stride, logit_stride, vocab_size, literal,
+    token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
+    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
+    table, table_stride, exempt_ids,
+    first_row, matches, originals, ranks, loops,
+    EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
+    FIRST: tl.constexpr, UNROLL: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr, MOST_CHUNKS: tl.constexpr,
+):  # fmt: skip
+    """First launch for long windows: matches and original logits of a chunk; the last program looks for the loop."""
+    line = tl.program_id(0)
+    chunk = tl.program_id(1)
+    chunks = tl.num_programs(1)
+    if LOOP_BLOCK > 0:
+        chunks -= 1
+    row = first_row + line
+    settings = read_settings(table, row, table_stride)
+    mode, window, buffer, min_match, loop_window, strength, escalation = settings
+    at, n = open_row(
+        row, token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
+        tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, None,
+    )  # fmt: skip
+    logits += row.to(tl.int64) * row_stride
+    if chunk == chunks:
+        loops += line * 3
+        tl.store(loops, -1.0)
+        if LOOP_BLOCK > 0:
+            period, run = find_loop(at, tl.minimum(n, loop_window), LOOP_BLOCK, RUN_BLOCK)
+            if period > 0:
+                loop_token = tokens_at(at, period - 1, period > 0)
+                inside = (loop_token >= 0) & (loop_token < vocab_size)
+                original = tl.load(logits + tl.where(inside, loop_token, 0).to(tl.int64) * logit_stride)
+                tl.store(loops, tl.where(inside, loop_token, -1).to(tl.float64))
+                tl.store(loops + 1, further_bits(period, run, escalation, literal))
+                tl.store(loops + 2, original.to(tl.float64))
+        return
+
+    offset, recent = extent(n, settings)
+    e = 1 + chunk * BLOCK + tl.arange(0, BLOCK)
+    place = offset + e - 1
+    if offset + chunk * BLOCK >= recent:
+        tl.store(ranks + line * chunks + chunk, 0)
+        return
+    token = tokens_at(at, place, place < recent)
+    candidate = is_candidate(place, recent, settings)
+    keep = may_write(token, candidate, vocab_size, table, exempt_ids, 0)
+    cell = logits + tl.where(keep, token, 0).to(tl.int64) * logit_stride
+    original = tl.load(cell, mask=tl.where(keep, min_match, 0) == 1, other=0.0)
+    match, best = find_matches(
+        at, token, e, offset, mode, candidate, buffer, recent, BUFFER_BLOCK, FIRST, UNROLL
+    )  # fmt: skip
+    if min_match > 1:  # then only extensions have a value
+        original = tl.load(cell, mask=keep & (match + 1 >= min_match), other=0.0)
+    if chunk == 0:
+        best = with_match_before(best, at, offset, mode, buffer, recent, BUFFER_BLOCK)
+    tl.store(ranks + line * chunks + chunk, best)
+    here = line.to(tl.int64) * (chunks * BLOCK) + e - 1
+    tl.store(matches + here, match.to(tl.int16))
+    tl.store(originals + here, original)
+
+
+@_jit
+def write_kernel(
+    logits, row_stride, logit_stride, vocab_size, literal,
+    token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
+    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
+    table, table_stride, exempt_ids,
+    first_row, matches, originals, ranks, loops,
+    EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
+    FIRST: tl.constexpr, UNROLL: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr, MOST_CHUNKS: tl.constexpr,
+):  # fmt: skip
+    """Second launch for long windows: every original has been read, so the logits may be lowered."""
+    line = tl.program_id(0)
+    chunk = tl.program_id(1)
+    chunks = tl.num_programs(1)
+    row = first_row + line
+    settings = read_settings(table, row, table_stride)
+    mode, window, buffer, min_match, loop_window, strength, escalation = settings
+    at, n = open_row(
+        row, token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
+        tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, None,
+    )  # fmt: skip
+    logits += row.to(tl.int64) * row_stride
+    offset, recent = extent(n, settings)
+    e = 1 + chunk * BLOCK + tl.arange(0, BLOCK)
+    loop_token = tl.full([], -1, tl.int64)
+    further = tl.full([], 0.0, tl.float32)
+    if LOOP_BLOCK > 0:
+        loop_token = tl.load(loops + line * 3).to(tl.int64)
+        further = tl.load(loops + line * 3 + 1, mask=loop_token >= 0, other=0.0).to(tl.float32)
+    if (chunk == 0) & (loop_token >= 0):
+        token = tl.zeros_like(e).to(tl.int64) + loop_token
+        alone = may_write(token, e == 1, vocab_size, table + row * table_stride, exempt_ids, EXEMPT_STEPS)
+        kind: tl.constexpr = originals.dtype.element_ty
+        wide: tl.constexpr = (
+            tl.float64 if kind == tl.float64 else tl.float32
+        )  # float64 does not become bfloat16 at once
+        original = tl.zeros([BLOCK], kind) + tl.load(loops + line * 3 + 2).to(wide).to(kind)
+        cell = logits + tl.where(alone, token, 0) * logit_stride
+        lower_logits(cell, original, tl.zeros([BLOCK], tl.float32) - strength * further, alone, LOWEST)
+
+    place = offset + e - 1
+    candidate = is_candidate(place, recent, settings)
+    if offset + chunk * BLOCK >= recent:
+        return
+    c = tl.arange(0, MOST_CHUNKS)
+    best = tl.max(tl.load(ranks + line * chunks + c, mask=c < chunks, other=0), 0)
+    here = line.to(tl.int64) * (chunks * BLOCK) + e - 1
+    match = tl.load(matches + here, mask=candidate, other=0).to(tl.int32)
+    original = tl.load(originals + here, mask=candidate, other=0.0)
+    token = tokens_at(at, place, candidate)
+    bits = codelength_bits(at, token, candidate, mode, offset, e, match, best, min_match, literal)
+    bits = tl.where((token == loop_token) & (bits < 0), bits - further, bits)
+    keep = may_write(token, candidate & (bits < 0), vocab_size, table + row * table_stride, exempt_ids, EXEMPT_STEPS)
+    cell = logits + tl.where(keep, token, 0).to(tl.int64) * logit_stride
+    lower_logits(cell, original, strength * bits, keep, LOWEST)

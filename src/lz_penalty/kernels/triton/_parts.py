@@ -1,0 +1,367 @@
+"""The parts of the Triton kernels: where tokens are, what they cost, the loop at the end, and how a logit is lowered.
+
+Tokens are addressed newest first: place 0 is the newest token of the context, drafts included.
+"""
+
+import triton
+import triton.language as tl
+
+from lz_penalty import _packing as col
+
+# Few globals: every launch checks that each is what the kernel was compiled with.
+NONE, BEFORE_BUFFER = tl.constexpr(col.NONE), tl.constexpr(col.BEFORE_BUFFER)
+ADJACENT, SGLANG = tl.constexpr(col.ADJACENT), tl.constexpr(col.SGLANG)
+NEARNESS = tl.constexpr(2**17)  # above any distance; times the longest buffer it still fits 32 bits
+FAR = tl.constexpr(2**30)  # above any distance or period
+
+
+# ---------------------------------------------------------------- where the tokens are
+
+
+@triton.jit
+def read_settings(table, row, stride):
+    """A row's settings: the columns of `lz_penalty._packing`, in their order, the exempt ids' range left out."""
+    line = table + row * stride
+    mode = tl.load(line)
+    window = tl.load(line + 1)
+    buffer = tl.load(line + 2)
+    min_match = tl.load(line + 3)
+    loop_window = tl.load(line + 4)
+    strength = tl.load(line + 7).to(tl.float32, bitcast=True)
+    escalation = tl.load(line + 8).to(tl.float32, bitcast=True)
+    return mode, window, buffer, min_match, loop_window, strength, escalation
+
+
+@triton.jit
+def clamped(pointer, row, default, high):
+    """A row's number, kept in range: looking at it from the host would mean waiting for the device."""
+    value = default
+    if pointer is not None:
+        value = tl.minimum(tl.maximum(tl.load(pointer + row), 0), high).to(tl.int32)
+    return value
+
+
+@triton.jit
+def open_row(
+    row, token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
+    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
+):  # fmt: skip
+    """Where a row finds its tokens (for `tokens_at`), and how many there are; its newest token is stored if given."""
+    slot = clamped(row_to_slot, row, row, slots - 1)
+    end = clamped(lengths, row, capacity, capacity)
+    begin = clamped(starts, row, 0, end)
+    drafts = clamped(tail_lengths, row, tail_capacity, tail_capacity)
+    newest = token_ids + slot.to(tl.int64) * slot_stride + tl.cast(end + drafts - 1, tl.int64) * stride
+    if newest_ids is not None:
+        given = tl.load(newest_ids + row)
+        last = newest - tl.cast(drafts, tl.int64) * stride
+        tl.store(last, given.to(token_ids.dtype.element_ty), mask=(given >= 0) & (end > 0))
+        tl.debug_barrier()  # before any thread reads it
+    n = end - begin + drafts
+    if tail_ids is None:
+        return (newest, stride), n
+    else:
+        newest_draft = tail_ids + row.to(tl.int64) * tail_row_stride + tl.cast(drafts - 1, tl.int64) * tail_stride
+        return (newest, stride, newest_draft, tail_stride, drafts), n
+
+
+@triton.jit
+def tokens_at(at, place, mask):
+    """The tokens at these places, counted back from the newest; 0 where `mask` is off."""
+    if len(at) == 2:
+        newest, stride = at
+        return tl.load(newest - tl.cast(place, tl.int64) * stride, mask=mask, other=0)
+    else:
+        newest, stride, newest_draft, tail_stride, drafts = at
+        old = tl.load(newest - tl.cast(place, tl.int64) * stride, mask=mask & (place >= drafts), other=0)
+        draft = tl.load(newest_draft - tl.cast(place, tl.int64) * tail_stride, mask=mask & (place < drafts), other=0)
+        return tl.where(place < drafts, draft.to(tl.int64), old.to(tl.int64))
+
+
+@triton.jit
+def tokens_behind(at, place, k, u: tl.constexpr, mask):
+    """The tokens `k + u` behind these places; one address serves every `u`."""
+    if len(at) == 2:
+        newest, stride = at
+        return tl.load(newest - (tl.cast(place, tl.int64) + k) * stride - u * stride, mask=mask, other=0)
+    else:
+        return tokens_at(at, place + k + u, mask)
+
+
+# ---------------------------------------------------------------- what they cost
+
+
+@triton.jit
+def asks_for_nothing(settings):
+    """Whether a row with these settings is left alone."""
+    mode, window, buffer, min_match, loop_window, strength, escalation = settings
+    return (mode == NONE) & (loop_window == 0)
+
+
+@triton.jit
+def extent(n, settings):
+    """Of a row with `n` tokens: the place where candidates begin, and how many tokens the codelength sees."""
+    mode, window, buffer, min_match, loop_window, strength, escalation = settings
+    offset = tl.where(mode == BEFORE_BUFFER, buffer, 0)
+    return offset, tl.where(mode == NONE, 0, tl.minimum(n, offset + window))
+
+
+@triton.jit
+def is_candidate(place, recent, settings):
+    """Whether the tokens at these places are candidates, where the codelength sees `recent` tokens."""
+    mode, window, buffer, min_match, loop_window, strength, escalation = settings
+    return place < recent - tl.where(mode == SGLANG, buffer, 0)
+
+
+@triton.jit
+def find_matches(at, token, e, offset, mode, candidate, buffer, recent, BUFFER_BLOCK: tl.constexpr, FIRST: tl.constexpr, UNROLL: tl.constexpr):  # fmt: skip
+    """Each place's match, and the highest rank among them.
+
+    The first few tokens decide for almost every place of ordinary text. In a loop the nearest place that is left has
+    a full match, and then the others with the same token need not be measured: they count as full too, which changes
+    nothing, since a nearer place with their token has a smaller value.
+    """
+    source = offset + e  # where the tokens before each place begin
+    limit = tl.minimum(recent - source, buffer)
+    shared = tl.minimum(recent, buffer)
+    alive, match = grow(at, source, limit, shared, limit > 0, tl.zeros_like(e), 0, FIRST)
+    valid = candidate & ((mode != BEFORE_BUFFER) | (e >= 2))
+    nearest = tl.min(tl.where(alive & valid, e, tl.where(alive, FAR - 1, FAR)), 0)
+    k = FIRST
+    going = (nearest < FAR) & (k < buffer)
+    if going & (nearest < FAR - 1):
+        if match_at(at, offset + nearest, buffer, recent, BUFFER_BLOCK) == buffer:
+            same = alive & valid & (token == tokens_at(at, offset + nearest - 1, nearest < FAR))
+            match = tl.where(same, buffer, match)
+            alive = alive & valid & (same == 0)
+            going = tl.max(alive.to(tl.int32), 0) > 0
+    while going:
+        alive, match = grow(at, source, limit, shared, alive, match, k, UNROLL)
+        k += UNROLL
+        going = (k < buffer) & (tl.max(alive.to(tl.int32), 0) > 0)
+    return match, tl.max(rank(match, e, valid), 0)
+
+
+@triton.jit
+def grow(at, source, limit, shared, alive, match, k, STEPS: tl.constexpr):
+    """Compare `STEPS` more tokens of each match that is still alive, from the `k`-th on.
+
+    All loads come first, so that they are in flight together.
+    """
+    here = ()
+    want = ()
+    for u in tl.static_range(STEPS):
+        here = here + (tokens_behind(at, source, k, u, k + u < limit),)
+        want = want + (tokens_at(at, k + u, k + u < shared),)
+    for u in tl.static_range(STEPS):
+        alive = alive & (k + u < limit) & (here[u] == want[u])
+        match += alive.to(tl.int32)
+    return alive, match
+
+
+@triton.jit
+def match_at(at, source, buffer, recent, BUFFER_BLOCK: tl.constexpr):
+    """The match of one place."""
+    k = tl.arange(0, BUFFER_BLOCK)
+    inside = (k < buffer) & (source + k < recent)
+    equal = inside & (tokens_at(at, k, inside) == tokens_at(at, source + k, inside))
+    return tl.min(tl.where(equal, BUFFER_BLOCK, k), 0)
+
+
+@triton.jit
+def with_match_before(best, at, offset, mode, buffer, recent, BUFFER_BLOCK: tl.constexpr):
+    """The best rank, the match before the buffer included: it has no candidate, but counts."""
+    if (mode == BEFORE_BUFFER) & (best < buffer * NEARNESS):
+        best = tl.maximum(best, match_at(at, offset, buffer, recent, BUFFER_BLOCK) * NEARNESS)
+    return best
+
+
+@triton.jit
+def rank(match, e, valid):
+    """One number that orders places by the length of their match, then by nearness; invalid extensions come last."""
+    return match * NEARNESS + tl.where(valid, NEARNESS - 1 - e, 0)
+
+
+@triton.jit
+def codelength_bits(at, token, candidate, mode, offset, e, match, best, min_match, literal):
+    """Bits relative to a literal for the token at distance `e`; 0 where it has none, or none of its own.
+
+    `best` is the highest rank of all places: it holds the longest match and the nearest place that extends it.
+
+    In a loop most places only say again what a nearer one says, and each of them would cost an atomic minimum on one
+    address. Two kinds are left out: extensions by the token of the nearest extension, and places with the same token
+    one lag of the longest match nearer. (SGLang's value falls with the length of the match, so there the place itself
+    must have none.)
+    """
+    longest = best // NEARNESS
+    nearness = best % NEARNESS
+    nearest = NEARNESS - 1 - nearness
+    distance = e.to(tl.float32)
+    longer = match == longest
+    if mode == SGLANG:
+        length = (match + 1).to(tl.float32)
+        value = tl.maximum((tl.log2(distance + 1) + tl.log2(length)) / length, 0.0)
+    else:
+        value = tl.where(min_match == 1, tl.log2(distance), literal)
+        if (longest >= 1) & (longest + 1 >= min_match):
+            length = longest.to(tl.float32)
+            if mode == ADJACENT:
+                value = tl.where(longer, tl.log2((length + 1) / length) - 1, value)
+            else:
+                extension = tl.log2(1 + (distance - 1) / (length * (distance + length))) - 1
+                value = tl.where(longer & (e >= 2), extension, value)
+    if (longest >= 1) & (nearness > 0):
+        nearer = e - offset - nearest
+        inside = candidate & (nearer >= 1)
+        again = (
+            inside
+            & (tokens_at(at, offset + nearer - 1, inside) == token)
+            & tl.where(mode == SGLANG, match == 0, longer == 0)
+        )
+        first = tokens_at(at, offset + nearest - 1, nearness > 0)
+        again = again | (longer & (e > nearest) & (token == first))
+        value = tl.where(again, literal, value)
+    return tl.minimum(value - literal, 0.0)
+
+
+@triton.jit
+def candidate_bits(
+    at, settings, e, offset, recent, candidate, token, literal,
+    BUFFER_BLOCK: tl.constexpr, FIRST: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """The bits of every candidate."""
+    mode, window, buffer, min_match, loop_window, strength, escalation = settings
+    match, best = find_matches(
+        at, token, e, offset, mode, candidate, buffer, recent, BUFFER_BLOCK, FIRST, UNROLL
+    )  # fmt: skip
+    best = with_match_before(best, at, offset, mode, buffer, recent, BUFFER_BLOCK)
+    return codelength_bits(at, token, candidate, mode, offset, e, match, best, min_match, literal)
+
+
+@triton.jit
+def run_length(at, period, n, BLOCK: tl.constexpr):
+    """How many of the newest tokens equal the token `period` before them."""
+    run = 0
+    going = True
+    while going:
+        i = tl.arange(0, BLOCK)
+        inside = run + i + period < n
+        equal = inside & (tokens_at(at, run + i, inside) == tokens_at(at, run + i + period, inside))
+        step = tl.min(tl.where(equal, BLOCK, i), 0)
+        run += step
+        going = step == BLOCK
+    return run
+
+
+@triton.jit
+def sift(at, p, valid, alive, n):
+    """Drop periods that do not repeat the newest tokens, or samples of the two further copies."""
+    for k in range(1, 16):
+        equal = tokens_at(at, p + k, valid & (p + k < n)) == tokens_at(at, k, k < n)
+        alive = alive & (equal | (k >= 2 * p))
+    for sample in range(1, 8 + 1):
+        i = (2 * p * sample) // 8 - 1
+        inside = valid & (i >= 0)
+        alive = alive & ((tokens_at(at, i, inside) == tokens_at(at, i + p, inside)) | (i < 0))
+    return alive
+
+
+@triton.jit
+def find_loop(at, n, BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr):
+    """Period and run of the loop with the most copies at the end, 0 and 0 if there is none: `loops.trailing_loop`.
+
+    Periods that repeat the newest two tokens are measured one by one, in ascending order. A run that counts rules out
+    every period up to its own length; one that does not count has the others sifted before the next is measured.
+    """
+    best_period = 0
+    best_run = 0
+    first = 1
+    while first <= n // 3:
+        p = first + tl.arange(0, BLOCK)
+        first += BLOCK
+        valid = p <= n // 3
+        alive = valid & (tokens_at(at, p, valid) == tokens_at(at, 0, n > 0))
+        alive = alive & (tokens_at(at, p + 1, valid) == tokens_at(at, 1, n > 1))
+        period = tl.min(tl.where(alive, p, FAR), 0)
+        sifted = False
+        while period < FAR:
+            run = run_length(at, period, n, RUN_BLOCK)
+            above = period
+            if run >= 2 * period:
+                above = run
+                if (best_period == 0) | (tl.cast(run, tl.int64) * best_period > tl.cast(best_run, tl.int64) * period):
+                    best_period = period
+                    best_run = run
+                first = tl.maximum(first, run + 1)
+            elif not sifted:
+                alive = sift(at, p, valid, alive, n)
+                sifted = True
+            alive = alive & (p > above)
+            period = tl.min(tl.where(alive, p, FAR), 0)
+    return best_period, best_run
+
+
+@triton.jit
+def further_bits(period, run, escalation, literal):
+    """What escalation adds to the token that goes on with a loop, in bits."""
+    return escalation * (literal + 1) * (run.to(tl.float32) / period.to(tl.float32) - 1)
+
+
+@triton.jit
+def loop_at_end(at, n, settings, e, token, literal, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr):
+    """The token that goes on with the loop at the end, once per place, and the further bits for it; -1 and 0 if none."""
+    mode, window, buffer, min_match, loop_window, strength, escalation = settings
+    loop_token = tl.zeros_like(token) - 1
+    further = tl.full([], 0.0, tl.float32)
+    period, run = find_loop(at, tl.minimum(n, loop_window), LOOP_BLOCK, RUN_BLOCK)
+    if period > 0:
+        further = further_bits(period, run, escalation, literal)
+        loop_token = tokens_at(at, e * 0 + period - 1, e > 0)
+    return loop_token, further
+
+
+# ---------------------------------------------------------------- writing it down
+
+
+@triton.jit
+def may_write(token, keep, vocab_size, line, exempt_ids, EXEMPT_STEPS: tl.constexpr):
+    """Which tokens may be adjusted: inside the vocabulary and not among the row's ascending exempt ids."""
+    keep = keep & (token >= 0) & (token < vocab_size)
+    if EXEMPT_STEPS > 0:
+        end = tl.load(line + 6)  # packing.EXEMPT_END
+        low = tl.zeros_like(token).to(tl.int32) + tl.load(line + 5)  # packing.EXEMPT_BEGIN
+        high = tl.zeros_like(token).to(tl.int32) + end
+        for _ in tl.static_range(EXEMPT_STEPS):
+            open_ = low < high
+            middle = (low + high) // 2
+            below = tl.load(exempt_ids + middle, mask=open_, other=0) < token
+            low = tl.where(open_ & below, middle + 1, low)
+            high = tl.where(open_ & (below == 0), middle, high)
+        keep = keep & (tl.load(exempt_ids + low, mask=low < end, other=-1) != token)
+    return keep
+
+
+@triton.jit
+def await_kernel_before():
+    """Until here, the kernel may have run before the one ahead of it on its stream was through; see `may_start_early`."""
+    tl.inline_asm_elementwise("griddepcontrol.wait; // $0", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def lower_logits(cell, original, change, keep, LOWEST: tl.constexpr):
+    """`cell = min(cell, original + change)` atomically; a finite logit stays finite, others stay as they are."""
+    kind: tl.constexpr = cell.dtype.element_ty
+    wide: tl.constexpr = tl.float64 if kind == tl.float64 else tl.float32
+    value = original.to(wide)
+    new = tl.maximum(value + change, LOWEST) + 0.0  # + 0.0: no negative zero, whose bits would not compare
+    keep = keep & (tl.abs(value) < float("inf")) & (new < value)
+    if kind.primitive_bitwidth >= 32:
+        tl.atomic_min(cell, new.to(kind), mask=keep, sem="relaxed")
+    else:
+        narrow = new.to(kind)
+        bits = cell.to(tl.pointer_type(tl.int16), bitcast=True)
+        seen = original.to(tl.int16, bitcast=True)
+        while tl.max(keep.to(tl.int32), 0) > 0:
+            found = tl.atomic_cas(bits, seen, tl.where(keep, narrow.to(tl.int16, bitcast=True), seen), sem="relaxed")
+            keep = keep & (found != seen) & (found.to(kind, bitcast=True).to(wide) > narrow.to(wide))
+            seen = found

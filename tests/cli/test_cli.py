@@ -1,0 +1,191 @@
+"""The command line in a real process, on the bundled model."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import lz_penalty
+from lz_penalty.bundled_model import problems
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "lz_penalty", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_help_names_every_command():
+    shown = run("--help")
+    assert shown.returncode == 0
+    for command in ("demo", "generate", "compare", "doctor"):
+        assert command in shown.stdout
+        assert "--help" in run(command, "--help").stdout
+
+
+def test_version():
+    assert run("--version").stdout.strip() == lz_penalty.__version__
+
+
+def test_doctor_as_json():
+    answer = json.loads(run("doctor", "--json").stdout)
+    assert answer["backend numpy"] == "usable"
+    assert answer["engine transformers"] == "usable"
+    assert set(answer) >= {"backend numba", "backend torch", "backend triton"}
+
+
+def test_demo_shows_the_loop_and_the_cure():
+    shown = run("demo", "--json")
+    assert shown.returncode == 0, shown.stderr
+    loops = {one["penalty"]: one["loop"] for one in json.loads(shown.stdout)["continuations"]}
+    assert loops["none"]["copies"] > 15
+    assert loops["guarded"] is None
+    table = run("demo", "--tokens", "40").stdout
+    assert "Prompt:" in table
+    assert "guarded" in table
+
+
+def test_generate_streams_text(tmp_path):
+    problem = next(one for one in problems.generate(seed=4, n=50, split="heldout") if one.family == "expression")
+    prompt = problems.prompt(problem)
+    shown = run("generate", prompt, "--penalty", "failsafe")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.rstrip().endswith(f"Answer: {problem.answer}")
+    file = tmp_path / "prompt.txt"
+    file.write_text(prompt)
+    again = run("generate", "--file", str(file), "--penalty", "failsafe")
+    assert again.stdout == shown.stdout
+    sampled = run("generate", prompt, "-p", "guarded:0.3,window_size=64", "--temperature", "0.8", "-n", "20")
+    assert sampled.returncode == 0, sampled.stderr
+
+
+def test_compare_goes_on_from_its_file(tmp_path):
+    out = tmp_path / "results.json"
+    small = ("--prompts", "2", "--tokens", "64", "--passages", "1", "--problems", "4", "--out", str(out), "--json")
+    first = run("compare", "none", "guarded", *small)
+    assert first.returncode == 0, first.stderr
+    rows = {row["penalty"]: row for row in json.loads(first.stdout)}
+    assert rows["none"]["human_text_cost"] == 0
+    assert rows["guarded"]["loops"] <= rows["none"]["loops"]
+    saved = json.loads(out.read_text())
+    assert saved["machine"]["torch"]
+    assert saved["plan"]["new_tokens"] == 64
+    saved["results"][0]["tokens_per_second"] = 12345.0
+    out.write_text(json.dumps(saved))
+    more = run("compare", "none", "guarded", "dry:0.8", *small)
+    rows = {row["penalty"]: row for row in json.loads(more.stdout)}
+    assert rows["none"]["tokens_per_second"] == 12345.0  # not measured again
+    assert "dry:0.8" in rows
+    other = run("compare", "none", *small, "--tokens", "32")
+    assert other.returncode == 2
+    assert "other settings" in other.stderr
+
+
+BAD = {
+    "missing model": (("generate", "Hello", "--model", "no/such/model"), "cannot be loaded"),
+    "empty prompt": (("generate", "  "), "the prompt is empty"),
+    "missing file": (("generate", "--file", "no-such-file.txt"), "cannot be read"),
+    "unknown penalty": (("generate", "Hello", "--penalty", "gaurded"), "Did you mean guarded"),
+    "unknown field": (("generate", "Hello", "--penalty", "guarded,windowsize=4"), "Did you mean lz_window_size"),
+    "NaN strength": (("generate", "Hello", "--penalty", "guarded:nan"), "lz_penalty = nan"),
+    "strength out of range": (("compare", "paper:101"), "0 to 100"),
+    "no number": (("compare", "dry:much"), "must be a number"),
+    "baseline out of range": (("compare", "repetition:-1"), "repetition"),
+    "none with settings": (("compare", "none:1"), "takes no settings"),
+    "no such device": (("generate", "Hello", "--device", "tpu"), "--device = 'tpu': must be auto, cpu, cuda"),
+    "a device by half": (("cost", "--device", "cuda:"), "--device = 'cuda:': must be auto, cpu, cuda"),
+    "no CUDA": (("generate", "Hello", "--device", "cuda"), "--device cuda: torch"),
+    "no CUDA to compare": (("compare", "--device", "cuda:1"), "--device cuda:1: torch"),
+    "no CUDA for a cost": (("cost", "--device", "cuda"), "--device cuda: torch"),
+    "no CUDA for a run": (
+        ("explain", "a", "--html", "x.html", "--run", "none", "--device", "cuda"),
+        "--device cuda: torch",
+    ),
+    "no such study device": (("eval", "small", "--dry-run", "--device", "tpu"), "--device = 'tpu': must be"),
+    "no CUDA for a study": (("eval", "small", "--dry-run", "--device", "cuda"), "--device cuda: torch"),
+    "no such type": (("cost", "--dtype", "float23"), "--dtype = 'float23': must be one of 'auto'"),
+    "no such type for a run": (("explain", "a", "--html", "x.html", "--run", "none", "--dtype", "x"), "--dtype = 'x'"),
+    "no folder for a picture": (
+        ("demo", "--svg", "no/folder/x.svg"),
+        "--svg no/folder/x.svg: cannot be written (No such",
+    ),
+    "no folder for a page": (("explain", "a", "--html", "no/x.html"), "--html no/x.html: cannot be written (No such"),
+    "no folder to compare": (("compare", "--out", "no/x.json"), "--out no/x.json: cannot be written (No such"),
+    "no folder for a cost": (("cost", "--out", "no/x.json"), "--out no/x.json: cannot be written (No such"),
+    "no folder for codes": (("duality", "--out", "no/x.json"), "--out no/x.json: cannot be written (No such"),
+    "a folder for a file": (("cost", "--out", "."), "--out .: is a folder; give a file."),
+    "a file for a folder": (("eval", "small", "--dry-run", "--out", __file__), "is a file; give a folder"),
+    "a file above a folder": (
+        ("eval", "small", "--dry-run", "--out", f"{__file__}/x"),
+        "cannot be written (Not a directory)",
+    ),
+    "a file for a report": (("report", "research/studies/small", "--out", __file__), "is a file; give a folder"),
+    "a name too long": (("cost", "--out", "x" * 300), "cannot be written (File name too long)"),
+    "a text without end": (("generate", "--file", "/dev/zero"), "/dev/zero: longer than 8,388,608 bytes"),
+    "a recording without end": (
+        ("explain", "a", "--html", "x.html", "--recording", "/dev/zero"),
+        "longer than 67,108,864",
+    ),
+    "a sweep without end": (("eval", "/dev/zero"), "/dev/zero: longer than 1,048,576 bytes"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_exit_code_2(name):
+    arguments, message = BAD[name]
+    if "cuda" in " ".join(arguments) and cuda_devices():
+        pytest.skip("there is CUDA here")
+    shown = run(*arguments)
+    assert shown.returncode == 2
+    assert message in shown.stderr
+    assert "Traceback" not in shown.stderr
+    assert len(shown.stderr.strip().splitlines()) == 1
+
+
+def test_no_model_is_loaded_before_the_arguments_are_checked():
+    """Neither transformers nor a model is touched where an argument is bad."""
+    hide = "import sys; sys.modules['transformers'] = None; "
+    for arguments in (
+        ["generate", "Hello", "--device", "tpu"],
+        ["demo", "--svg", "no/x.svg"],
+        ["cost", "--out", "no/x"],
+    ):
+        code = f"{hide}sys.argv = ['lz-penalty', *{arguments}]; from lz_penalty.cli import main; main()"
+        shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert (shown.returncode, "needs transformers" in shown.stderr) == (2, False)
+
+
+def test_a_full_disk_is_one_line():
+    """/dev/full takes nothing: as standard output, and as a file that is written directly."""
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "lz_penalty", "doctor", "--json"]
+        shown = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert shown.returncode == 2
+    assert shown.stderr == "lz-penalty: the output: cannot be written (No space left on device).\n"
+    shown = run("demo", "--tokens", "1", "--svg", "/dev/full")
+    assert shown.returncode == 2
+    assert shown.stderr.endswith("\nlz-penalty: --svg /dev/full: cannot be written (No space left on device).\n")
+    assert "Traceback" not in shown.stderr
+
+
+def cuda_devices() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+@pytest.mark.parametrize("module", ["torch", "transformers"])
+def test_without_an_engine_it_says_what_to_install(module):
+    hidden = f"import sys; sys.modules[{module!r}] = None; sys.argv = ['lz-penalty', 'demo']"
+    code = hidden + "; from lz_penalty.cli import main; main()"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert shown.returncode == 2
+    assert shown.stderr.strip() == f"lz-penalty: this needs {module}: pip install 'lz-penalty[transformers]'"
+
+
+def test_options_out_of_range_are_refused():
+    assert run("demo", "--tokens", "0").returncode == 2
+    assert run("compare", "--prompts", "1000").returncode == 2
+    for option in ("--temperature=nan", "--temperature=-1", "--seed=-1", f"--seed={2**70}", "--tokens=-1"):
+        shown = run("generate", "Hello", option)
+        assert (shown.returncode, "Traceback" in shown.stderr) == (2, False)

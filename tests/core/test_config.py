@@ -1,0 +1,290 @@
+"""Settings: bounds on both sides of every field, presets, and flat request fields that survive JSON."""
+
+import json
+import math
+from dataclasses import FrozenInstanceError, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lz_penalty import LZPenaltyConfig, LZPenaltyError, errors
+from lz_penalty.config import MAX_FIELDS
+from lz_penalty.engines.server import ServerSettings
+from lz_penalty.policy import settings_from_request
+from tests.support.malformed import hostile, nested
+
+BAD = [
+    ("strength", -0.1, "0 to 100"),
+    ("strength", 100.001, "0 to 100"),
+    ("strength", math.nan, "0 to 100"),
+    ("strength", math.inf, "0 to 100"),
+    ("strength", True, "0 to 100"),
+    ("strength", "0.15", "0 to 100"),
+    ("strength", None, "0 to 100"),
+    ("strength", 10**5000, "0 to 100"),
+    ("escalation", -1, "0 to 100"),
+    ("escalation", 101, "0 to 100"),
+    ("escalation", -math.inf, "0 to 100"),
+    ("window_size", 0, "1 to 65536"),
+    ("window_size", 65537, "1 to 65536"),
+    ("window_size", 10**9, "1 to 65536"),
+    ("window_size", True, "1 to 65536"),
+    ("window_size", 512.0, "1 to 65536"),
+    ("loop_window", 0, "1 to 65536"),
+    ("loop_window", 65537, "1 to 65536"),
+    ("buffer_size", 0, "1 to 4096"),
+    ("buffer_size", 4097, "1 to 4096"),
+    ("min_match_length", 0, "1 to 4097"),
+    ("min_match_length", 34, "buffer_size + 1 = 33"),
+    ("min_match_length", True, "1 to 4097"),
+    ("formula", "lz78", "'paper', 'sglang'"),
+    ("formula", None, "'paper', 'sglang'"),
+    ("lookback", "ahead", "'before_buffer', 'adjacent', None"),
+    ("include_prompt", 1, "true or false"),
+    ("include_prompt", None, "true or false"),
+    ("exempt_token_ids", [-1], "at most 2047 integers from 0"),
+    ("exempt_token_ids", [True], "at most 2047 integers from 0"),
+    ("exempt_token_ids", [1.0], "at most 2047 integers from 0"),
+    ("exempt_token_ids", [2**31], "at most 2047 integers from 0"),
+    ("exempt_token_ids", range(2048), "at most 2047 integers from 0"),
+    ("exempt_token_ids", "12", "at most 2047 integers from 0"),
+    ("exempt_token_ids", 12, "at most 2047 integers from 0"),
+]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "allowed"), BAD, ids=[f"{field}-{i}" for i, (field, _, _) in enumerate(BAD)]
+)
+def test_bad_values_name_field_value_and_range(field, value, allowed):
+    with pytest.raises(LZPenaltyError) as error:
+        LZPenaltyConfig(**{field: value})
+    assert str(error.value).startswith(field)
+    assert allowed in str(error.value)
+    assert len(str(error.value)) < 250
+
+
+@pytest.mark.parametrize(
+    ("field", "low", "high"),
+    [
+        ("strength", 0, 100),
+        ("escalation", 0, 100),
+        ("window_size", 1, 65_536),
+        ("loop_window", 1, 65_536),
+        ("buffer_size", 1, 4_096),
+        ("min_match_length", 1, 33),
+    ],
+)
+def test_both_bounds_belong_to_the_range(field, low, high):
+    for value in (low, high):
+        assert getattr(LZPenaltyConfig(**{field: value}), field) == value
+
+
+def test_numpy_numbers_are_numbers_and_become_plain():
+    config = LZPenaltyConfig(strength=np.float32(0.5), window_size=np.int64(64), exempt_token_ids=np.array([3, 1, 3]))
+    assert config == LZPenaltyConfig(strength=0.5, window_size=64, exempt_token_ids=(1, 3))
+    assert type(config.window_size) is int
+    assert json.dumps(config.to_request())
+
+
+def test_frozen_and_hashable():
+    config = LZPenaltyConfig()
+    with pytest.raises(FrozenInstanceError):
+        config.strength = 1.0
+    assert len({config, LZPenaltyConfig.paper(), LZPenaltyConfig.guarded()}) == 2
+
+
+def test_presets_are_the_specifications():
+    assert LZPenaltyConfig.paper() == LZPenaltyConfig(strength=0.15, window_size=512, buffer_size=32)
+    sglang = LZPenaltyConfig.sglang()
+    assert (sglang.formula, sglang.include_prompt, sglang.effective_lookback) == ("sglang", False, "adjacent")
+    guarded = LZPenaltyConfig.guarded()
+    assert (guarded.lookback, guarded.min_match_length, guarded.escalation) == ("adjacent", 3, 1.0)
+    failsafe = LZPenaltyConfig.failsafe()
+    assert (failsafe.min_match_length, failsafe.escalation, failsafe.strength) == (None, 1.0, 0.15)
+    assert LZPenaltyConfig.guarded(escalation=2.0).escalation == 2.0
+
+
+def test_sglang_refuses_what_it_implies_otherwise():
+    with pytest.raises(LZPenaltyError, match="lookback"):
+        LZPenaltyConfig.sglang(lookback="before_buffer")
+    for length in (2, None):
+        with pytest.raises(LZPenaltyError, match="min_match_length"):
+            LZPenaltyConfig.sglang(min_match_length=length)
+    assert LZPenaltyConfig.sglang(lookback="adjacent", escalation=1.0).escalation == 1.0
+
+
+# ---------------------------------------------------------------- requests
+
+configs = st.builds(
+    lambda buffer_size, formula, lookback, length, **rest: LZPenaltyConfig(
+        buffer_size=buffer_size,
+        formula=formula,
+        lookback="adjacent" if formula == "sglang" and lookback else lookback,
+        min_match_length=1 if formula == "sglang" else length and min(length, buffer_size + 1),
+        **rest,
+    ),
+    strength=st.floats(0.001, 100),
+    window_size=st.integers(1, 65_536),
+    buffer_size=st.integers(1, 4_096),
+    formula=st.sampled_from(["paper", "sglang"]),
+    lookback=st.sampled_from([None, "before_buffer", "adjacent"]),
+    length=st.none() | st.integers(1, 4_097),
+    escalation=st.floats(0, 100),
+    loop_window=st.integers(1, 65_536),
+    include_prompt=st.booleans(),
+    exempt_token_ids=st.lists(st.integers(0, 200_000), max_size=20),
+)
+
+
+@given(configs)
+def test_requests_survive_json_and_any_server_default(config):
+    request = json.loads(json.dumps(config.to_request()))
+    assert all(isinstance(value, (str, int, float, list)) for value in request.values())
+    for default in (None, LZPenaltyConfig.guarded(exempt_token_ids=[7])):
+        assert LZPenaltyConfig.from_request(request, default) == config
+
+
+def test_nothing_asked_means_the_servers_default():
+    default = LZPenaltyConfig.guarded()
+    assert LZPenaltyConfig.from_request({}) is None
+    assert LZPenaltyConfig.from_request({}, default) is default
+    assert LZPenaltyConfig.from_request({"temperature": 0.0, 3: 4}, default) is default
+
+
+def test_zero_is_off_but_still_checked():
+    default = LZPenaltyConfig.guarded()
+    assert LZPenaltyConfig.from_request({"lz_penalty": 0}, default) is None
+    assert LZPenaltyConfig.from_request({"lz_preset": "guarded", "lz_penalty": 0.0}) is None
+    with pytest.raises(LZPenaltyError, match="lz_window_size = -5"):
+        LZPenaltyConfig.from_request({"lz_penalty": 0, "lz_window_size": -5})
+
+
+def test_preset_with_overrides():
+    asked = {"lz_preset": "guarded", "lz_penalty": 0.3, "lz_exempt_token_ids": [5], "lz_include_prompt": 0}
+    want = LZPenaltyConfig.guarded(strength=0.3, exempt_token_ids=[5], include_prompt=False)
+    assert LZPenaltyConfig.from_request(asked, LZPenaltyConfig.sglang()) == want
+
+
+def test_other_fields_refine_the_default():
+    default = LZPenaltyConfig.guarded(window_size=100)
+    refined = LZPenaltyConfig.from_request({"lz_escalation": 2}, default)
+    assert refined == replace(default, escalation=2.0)
+    with pytest.raises(LZPenaltyError, match=r"lz_escalation.*no server default.*lz_preset"):
+        LZPenaltyConfig.from_request({"lz_escalation": 2})
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"lz_windowsize": 1}, "Did you mean lz_window_size"),
+        ({"lz_strength": 1}, "unknown field"),
+        ({"lz_presets": "paper"}, "Did you mean lz_preset"),
+        ({"lz_preset": "gaurded"}, "'guarded'"),
+        ({"lz_preset": None}, "'guarded'"),
+        ({"lz_preset": ["paper"]}, "'guarded'"),
+        ({"lz_penalty": True}, "lz_penalty = True"),
+        ({"lz_penalty": "0.1"}, "lz_penalty = '0.1'"),
+        ({"lz_penalty": None}, "lz_penalty = None"),
+        ({"lz_penalty": 0.1, "lz_window_size": 10**9}, "1 to 65536"),
+        ({"lz_penalty": 0.1, "lz_include_prompt": 2}, "lz_include_prompt = 2"),
+        ({"lz_penalty": 0.1, "lz_min_match_length": 0}, "lz_min_match_length = 0"),
+        ({"lz_penalty": 0.1, "lz_exempt_token_ids": [[1]]}, "lz_exempt_token_ids"),
+        ({"lz_penalty": 0.1, "lz_exempt_token_ids": {"a": 1}}, "lz_exempt_token_ids"),
+        ({"lz_" + "x" * 10_000: 1}, "unknown field"),
+    ],
+)
+def test_bad_requests_are_refused_by_name(asked, message):
+    with pytest.raises(LZPenaltyError) as error:
+        LZPenaltyConfig.from_request(asked)
+    assert message in str(error.value)
+    assert len(str(error.value)) < 600
+
+
+def test_booleans_travel_as_themselves_and_as_numbers():
+    for value in (False, 0):
+        asked = {"lz_penalty": 0.1, "lz_include_prompt": value}
+        assert LZPenaltyConfig.from_request(asked).include_prompt is False
+
+
+# ---------------------------------------------------------------- requests that are made to take long
+
+
+@pytest.fixture
+def compared(monkeypatch):
+    """The lengths of the names that were compared with known ones."""
+    lengths = []
+    close = errors.difflib.get_close_matches
+
+    def counting(word, *args, **kwargs):
+        lengths.append(len(word))
+        assert len(word) <= 64  # before the comparison, which would take seconds
+        return close(word, *args, **kwargs)
+
+    monkeypatch.setattr(errors.difflib, "get_close_matches", counting)
+    return lengths
+
+
+@pytest.mark.parametrize("read", [LZPenaltyConfig.from_request, settings_from_request, ServerSettings().settings_of])
+def test_hostile_requests_are_refused_with_little_work(compared, read):
+    for what, asked in hostile().items():
+        with pytest.raises(LZPenaltyError) as error:
+            read(asked)
+        message = str(error.value)
+        assert len(message) < 700, what
+        message.encode()  # no lone surrogates
+    assert 64 in compared
+
+
+def test_the_number_of_fields_is_bounded():
+    most = {f"other_{number}": 1 for number in range(MAX_FIELDS - 1)} | {"lz_penalty": 0.2}
+    for read in (LZPenaltyConfig.from_request, settings_from_request):
+        assert read(most).strength == 0.2
+        with pytest.raises(LZPenaltyError, match="the request has 1025 fields: must be at most 1024"):
+            read(most | {"one_more": 1})
+
+
+class Counted(list):
+    """A list that knows how many of its items were asked for."""
+
+    asked = 0
+
+    def __iter__(self):
+        for item in super().__iter__():
+            self.asked += 1
+            yield item
+
+
+def test_values_are_shown_in_part():
+    many = Counted(range(100_000))
+    assert errors.show(many).startswith("[0, 1, 2, 3,")
+    assert many.asked < 100
+    assert len(errors.show(many)) == 60
+    for value in (0.5, "a", "it's", b"b", [1, "a"], (1,), (1, 2), {"a": [1]}, [], {}, (), None, True, {1}, "x\ud800"):
+        assert errors.show(value) == repr(value)
+    assert errors.show("x" * 100) == "'" + "x" * 56 + "..."
+    assert errors.show(nested(4)) == "[[[[...]]]]"
+    assert errors.show({1: nested(5, dict)}) == "{1: {'a': {'a': {...}}}}"
+    assert errors.show(10**5000) == errors.show(-(10**5000)) == "a very large int"
+
+    class Broken:
+        def __repr__(self):
+            raise KeyError("never made")
+
+    assert errors.show([Broken()]) == "[a value of type Broken]"
+
+
+@pytest.mark.parametrize("ids", [np.array(5), {}, {5: 1}, (one for one in ("a",))])
+def test_ids_must_be_a_sequence_of_integers(ids):
+    with pytest.raises(LZPenaltyError, match=r"exempt_token_ids = .*at most 2047 integers"):
+        LZPenaltyConfig(exempt_token_ids=ids)
+
+
+def test_no_more_ids_are_read_than_allowed():
+    ids = iter(range(10**9))
+    with pytest.raises(LZPenaltyError, match="more than 2047 ids"):
+        LZPenaltyConfig(exempt_token_ids=ids)
+    assert next(ids) == 2048
+    with pytest.raises(LZPenaltyError, match="lz_stop_copies"):
+        settings_from_request({"lz_stop_copies": np.array([20, 30])})

@@ -1,0 +1,46 @@
+"""The golden vectors: made together with the specification, independently of this code."""
+
+import json
+
+import pytest
+
+from lz_penalty import LZPenaltyConfig, reference
+from tests.support import DATA
+from tests.support.backends import ALL
+
+VECTORS = json.loads((DATA / "lz_penalty.json").read_text())
+SETTINGS = (
+    "formula", "lookback", "window_size", "buffer_size", "min_match_length", "escalation", "loop_window",
+    "exempt_token_ids", "include_prompt",
+)  # fmt: skip
+
+
+def expected(vector: dict) -> dict[int, float]:
+    return {int(token): bits for token, bits in vector["adjustments"].items()}
+
+
+def test_there_are_all_306():
+    assert len(VECTORS) == 306
+    assert {vector["formula"] for vector in VECTORS} == {"paper", "sglang"}
+
+
+@pytest.mark.parametrize("index", range(0, 306, 9))
+def test_reference(index):
+    for vector in VECTORS[index : index + 9]:
+        settings = {name: vector[name] for name in (*SETTINGS, "prompt_length")}
+        got = reference.adjustments(vector["tokens"], vector["vocab_size"], **settings)
+        want = expected(vector)
+        for token in got.keys() | want.keys():
+            assert got.get(token, 0.0) == pytest.approx(want.get(token, 0.0), abs=1e-8)
+
+
+@pytest.mark.parametrize("backend", ALL, ids=str)
+def test_backend(backend):
+    step = 6 if backend.name == "triton" else 1  # the interpreter, and compiling, take their time
+    for vector in VECTORS[::step]:
+        config = LZPenaltyConfig(strength=1.0, **{name: vector[name] for name in SETTINGS})
+        start = 0 if config.include_prompt else vector["prompt_length"]
+        (got,) = backend.penalise([[0.0] * vector["vocab_size"]], [vector["tokens"]], config, starts=[start])
+        want = expected(vector)
+        off = max(abs(bits - want.get(token, 0.0)) for token, bits in enumerate(got))
+        assert off <= 3e-6 * max(map(abs, want.values()), default=1.0)

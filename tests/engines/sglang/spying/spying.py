@@ -1,0 +1,68 @@
+"""A second plug-in, which looks over the shoulder of ours in a running engine.
+
+Rows without the penalty, or in shadow mode, or in a section without one, must keep their bits, or the scheduler dies.
+What happened is counted in the file `$SPYING`. It can also break ours, as `$BREAKING` says, after SGLang has imported it.
+"""
+
+import json
+import multiprocessing
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+
+import torch
+from sglang.srt.plugins.hook_registry import HookRegistry
+
+from lz_penalty.engines.sglang._history import History
+
+_counts: Counter = Counter()
+_apply, _load = History.apply, History.load
+
+
+def a_module_is_missing():
+    sys.modules["lz_penalty.engines.sglang._hooks"] = None
+
+
+def a_hook_fails_in_a_child():
+    """SGLang logs that, and goes on."""
+    if multiprocessing.parent_process() is not None:
+        apply_target = HookRegistry._apply_target
+        HookRegistry._apply_target = lambda target, hooks: (
+            1 / ("ModelRunner" not in target) and apply_target(target, hooks)
+        )
+
+
+if "BREAKING" in os.environ:
+    globals()[os.environ["BREAKING"]]()
+
+
+def register():
+    if "SPYING" in os.environ:
+        History.apply, History.load = apply, load
+
+
+def apply(self, step, logits, batch):
+    before = logits.clone()
+    _apply(self, step, logits, batch)
+    plain = [row for row, request in enumerate(step.requests) if request is None or untouched(request)]
+    assert torch.equal(before[plain].view(torch.int32), logits[plain].view(torch.int32))
+    _counts["rows"] += len(step.requests)
+    _counts["rows without the penalty"] += len(plain)
+    _counts["rows that changed"] += int((before != logits).any(1).sum())
+    _counts["mixed steps"] += step.newest_at is not None and bool((step.newest_at >= 0).any())
+    Path(os.environ["SPYING"]).write_text(json.dumps(_counts))
+
+
+def untouched(request):
+    watched = request.watched
+    if watched is None or watched.forced is not None:
+        return False
+    return watched.shadow or not request.line.any()
+
+
+def load(self, loads):
+    _counts["reloads"] += sum(request.settings is not None for request, *_ in loads)
+    _counts["slots taken again"] += sum(slot in self.__dict__.setdefault("slots", set()) for _, _, slot, *_ in loads)
+    self.slots.update(slot for _, _, slot, *_ in loads)
+    _load(self, loads)

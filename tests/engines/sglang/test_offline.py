@@ -1,0 +1,34 @@
+"""The plug-in in `sglang.Engine`, with every text checked against the reference and rows without the penalty by the bit."""
+
+import pytest
+
+from tests.engines.sglang.engines import RETRACT, as_tasks, generate
+from tests.support.requests_and_truth import check_all, mixed_requests
+
+# Few slots, small chunks of prefill and a cache that does not hold the batch: requests wait and are retracted.
+SMALL = {
+    "max_running_requests": 12,
+    "chunked_prefill_size": 64,
+    "max_total_tokens": 480,
+}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"disable_overlap_schedule": True}, {"enable_mixed_chunk": True, "enable_custom_logit_processor": True}],
+    ids=["overlap", "no overlap", "mixed chunks"],
+)
+def test_mixed_requests(model, tokenizer, special, options):
+    """With mixed chunks, every other request also brings the custom processor, which must leave the work to the plug-in."""
+    requests = mixed_requests(tokenizer, special, 100)
+    tasks = as_tasks(requests)
+    for task in tasks[::2] if "enable_custom_logit_processor" in options else ():
+        task["processor"] = True
+    result = generate(tasks, env=RETRACT, **SMALL, **options)
+    check_all(model, requests, result["tokens"])
+    counts = result["counts"]
+    print(counts)
+    assert counts["reloads"] > 20
+    assert min(counts["slots taken again"], counts["rows without the penalty"]) > 0
+    assert counts["rows that changed"] > 0
+    assert bool(counts["mixed steps"]) == ("enable_mixed_chunk" in options)

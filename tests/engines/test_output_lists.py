@@ -1,0 +1,181 @@
+"""Reading the newest tokens of output lists in C: the same as reading them in Python, and nothing taken in other steps."""
+
+import ctypes
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from lz_penalty.engines import _output_lists as output_lists
+from lz_penalty.engines._output_lists import FIELDS, LENGTH, NEWEST, SLOT
+
+CAPACITY = 50
+
+
+@pytest.fixture
+def batch():
+    """Three lists at rows 4, 0 and 2; row 1 and 3 are nobody's."""
+    lists = [[1, 2], [], [7] * 5]
+    rows = np.array([4, 0, 2], dtype=np.int32)
+    seen = np.zeros(5, np.int32)
+    seen[rows] = [2, 0, 5]
+    places = np.zeros((2, FIELDS, 5), np.int32)
+    places[0, SLOT] = [3, 9, 2, 9, 1]
+    places[0, LENGTH, rows] = [10, 20, 30]
+    places[:, NEWEST] = -1
+    return lists, rows, seen, CAPACITY, places, np.zeros(2, np.int32)
+
+
+def test_one_more_in_every_list(batch):
+    take = output_lists.newest_reader(*batch).take
+    lists, rows, seen, _, places, turn = batch
+    for step in range(5):
+        for number, one in enumerate(lists):
+            one.append(100 * number + step)
+        assert take() == 1
+        assert turn.tolist() == [1 - step % 2, 1]
+        after = places[1 - step % 2]
+        assert after[SLOT].tolist() == [3, 9, 2, 9, 1]
+        assert after[LENGTH].tolist() == [21 + step, 0, 31 + step, 0, 11 + step]
+        assert after[NEWEST].tolist() == [100 + step, -1, 200 + step, -1, step]
+        assert seen[rows].tolist() == [len(one) for one in lists]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda lists: None, 0),  # no new token
+        (lambda lists: [one.append(1) for one in lists[:2]], 0),  # none in one of them
+        (lambda lists: [one.extend([1, 1]) for one in lists], 0),  # two
+        (lambda lists: [one.append(1) for one in lists] and lists[0].clear(), 0),  # taken back
+        (lambda lists: [one.append(-1) for one in lists], -1),  # placeholders
+        (lambda lists: [one.append(2**40) for one in lists], -1),
+    ],
+)
+def test_other_steps_take_nothing(batch, change, told):
+    take = output_lists.newest_reader(*batch).take
+    lists, _, seen, _, places, turn = batch
+    before = seen.tolist(), places[0].tolist(), turn.tolist()
+    change(lists)
+    assert take() == told
+    assert (seen.tolist(), places[0].tolist(), turn.tolist()) == before
+
+
+def test_a_full_history_takes_nothing(batch):
+    lists, rows, seen, _, *others = batch
+    take = output_lists.newest_reader(lists, rows, seen, 30, *others).take
+    for one in lists:
+        one.append(1)
+    assert take() == 0
+
+
+def test_what_is_no_integer_raises(batch):
+    take = output_lists.newest_reader(*batch).take
+    for one in batch[0]:
+        one.append("1")
+    with pytest.raises(TypeError, match="int"):
+        take()
+
+
+def test_references_are_left_alone(batch):
+    take = output_lists.newest_reader(*batch).take
+    token = 123_456_789
+    before = sys.getrefcount(token)
+    for one in batch[0]:
+        one.append(token)
+    assert take() == 1
+    assert sys.getrefcount(token) == before + len(batch[0])
+
+
+@pytest.mark.parametrize(
+    ("refused", "early"), [(None, False), (None, True), (0, True), (1, True), (2, True), (3, True)]
+)
+def test_the_kernels_are_launched_with_the_columns_that_follow(batch, refused, early):
+    """The driver's functions are ours, which note what they are given, and refuse one call."""
+    calls = []
+    address, number = ctypes.c_void_p, ctypes.c_uint
+
+    def noting(name, *kinds, read=lambda *given: given):
+        def note(*given):
+            calls.append((name, *read(*given)))
+            return int(len(calls) - 1 == refused)
+
+        return ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(note)
+
+    class Config(ctypes.Structure):
+        """CUlaunchConfig."""
+
+        _fields_ = [
+            ("sizes", number * 7),
+            ("stream", address),
+            ("attributes", ctypes.POINTER(number * 18)),  # CUlaunchAttribute: id, padding, value
+            ("count", number),
+        ]
+
+    def read_launch(pointer, *given):
+        config = pointer.contents
+        attributes = [config.attributes[at][0:3:2] for at in range(config.count)]
+        return *given, *config.sizes, config.stream, attributes
+
+    driver = SimpleNamespace(
+        cuLaunchKernelEx=noting("launch", ctypes.POINTER(Config), *[address] * 3, read=read_launch),
+        cuStreamWaitEvent=noting("wait", address, address, number),
+        cuEventRecord=noting("record", address, address),
+    )
+
+    def kernel(function, *names):
+        values = (ctypes.c_uint64 * len(names))(*range(11, 11 + len(names)))
+        addresses = (ctypes.c_void_p * len(names))(*[ctypes.addressof(values) + 8 * at for at in range(len(names))])
+        return SimpleNamespace(
+            values=values,
+            function=function,
+            parameters=ctypes.addressof(addresses),
+            value_of=lambda name: addresses[names.index(name)],
+            grid=(5, 1, 1),
+            threads=512,
+            shared=1024,
+        )
+
+    reader = output_lists.newest_reader(*batch)
+    find, lower = kernel(77, "table", "row_to_slot", "lengths", "newest_ids"), kernel(78, "places", "logits")
+    launch = reader.launching(SimpleNamespace(driver=driver, side=88, found=6, find=find, lower=lower, early=early))
+    lists, rows, seen, _, places, turn = batch
+    assert launch(2**40, 99) == 0  # no new token: nothing is launched
+    assert not calls
+    for one in lists:
+        one.append(6)
+    before = seen[rows].tolist()
+    if refused:  # the first kernel is under way
+        with pytest.raises(RuntimeError, match="refused the second launch"):
+            launch(2**40, 99)
+    else:
+        assert launch(2**40, 99) == (refused is None)
+    if refused is None:
+        assert (seen[rows].tolist(), turn.tolist()) == ([len(one) for one in lists], [1, 1])
+    else:
+        assert (seen[rows].tolist(), turn.tolist()) == (before, [0, 0])
+    sizes = (5, 1, 1, 512, 1, 1, 1024)
+    attributes = [[6, 1]] if early else []  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    want = [
+        ("launch", 77, find.parameters, None, *sizes, 88, []),
+        ("record", 6, 88),
+        ("wait", 99, 6, 0),
+        ("launch", 78, lower.parameters, None, *sizes, 99, attributes),
+    ]
+    assert calls == want[: len(want) if refused is None else refused + 1]
+    begin = places[1].ctypes.data
+    assert list(find.values) == [11, *(begin + field * places.shape[2] * 4 for field in (SLOT, LENGTH, NEWEST))]
+    assert list(lower.values) == [11, 2**40]
+    assert places[1, NEWEST].tolist() == [6, -1, 6, -1, 6]
+
+
+def test_without_a_compiler_it_says_so_once(batch, monkeypatch, caplog):
+    monkeypatch.setenv("CC", "no-such-compiler")
+    output_lists._functions.cache_clear()
+    try:
+        assert output_lists.newest_reader(*batch) is None
+        assert output_lists.newest_reader(*batch) is None
+        assert caplog.text.count("no-such-compiler") == 1
+    finally:
+        output_lists._functions.cache_clear()

@@ -1,0 +1,158 @@
+"""Continuous batching in the real engine, against a plain loop with the reference."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from transformers import ContinuousBatchingConfig, GenerationConfig, LogitsProcessorList
+from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessorList
+from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
+
+from lz_penalty import LZPenaltyConfig, LZPenaltyError
+from lz_penalty.engines import transformers as lz
+from lz_penalty.engines.transformers._continuous import ContinuousLZPenalty, settings_of_request
+from tests.support.greedy import NEW, assert_same, generate, plain_loop
+
+GUARDED = LZPenaltyConfig.guarded(strength=0.3, exempt_token_ids=(0, 1))  # the model's end and pad tokens
+
+
+@pytest.fixture(autouse=True)
+def _enabled():
+    lz.enable()
+    yield
+    lz.disable()
+
+
+def batching(**settings):
+    return ContinuousBatchingConfig(**{"num_blocks": 16, "max_batch_tokens": 256} | settings)
+
+
+def greedy(**settings):
+    return GenerationConfig(do_sample=False, max_new_tokens=NEW, eos_token_id=0, pad_token_id=1, **settings)
+
+
+def check(model, outputs, prompts, config):
+    assert len(outputs) == len(prompts)
+    for prompt, output in zip(prompts, outputs.values(), strict=True):
+        assert output.error is None
+        assert_same(output.generated_tokens, *plain_loop(model, prompt, config))
+
+
+@pytest.mark.parametrize("settings", [{}, {"per_request_processors": True}, {"max_batch_tokens": 16}])
+def test_every_request_equals_the_plain_loop(model, prompts, settings):
+    """The last case splits prompts: a step may see half of one."""
+    outputs = model.generate_batch(prompts, greedy(lz_preset="guarded", lz_penalty=0.3), batching(**settings))
+    check(model, outputs, prompts, GUARDED)
+
+
+def test_the_prompt_can_be_left_out(model, prompts):
+    outputs = model.generate_batch(prompts, greedy(lz_preset="sglang", lz_penalty=0.4), batching())
+    check(model, outputs, prompts, LZPenaltyConfig.sglang(strength=0.4, exempt_token_ids=(0, 1)))
+
+
+def test_requests_that_were_evicted_go_on_where_they_were(model, prompts, monkeypatch):
+    """Too few blocks for all: some requests are thrown out, and come back with their output as prompt."""
+    few = batching(page_size=16, num_blocks=13, max_batch_tokens=64)
+    evicted = []
+    evict = RequestState.create_equivalent_initial_request
+    monkeypatch.setattr(
+        RequestState, "create_equivalent_initial_request", lambda state: evicted.append(state) or evict(state)
+    )
+    for preset in ("guarded", "sglang"):
+        outputs = model.generate_batch(prompts, greedy(lz_preset=preset, lz_penalty=0.3), few)
+        settings = {"strength": 0.3, "exempt_token_ids": (0, 1)}
+        check(model, outputs, prompts, getattr(LZPenaltyConfig, preset)(**settings))
+    assert any(len(state.generated_tokens) > 2 for state in evicted)
+
+
+def test_settings_per_request(model, prompts):
+    asked = [
+        {},
+        {"lz_penalty": 0},
+        {"lz_preset": "paper", "lz_penalty": 0.5, "lz_buffer_size": 4},
+        {"lz_window_size": 8},
+    ]
+    want = [
+        GUARDED,
+        None,
+        LZPenaltyConfig(strength=0.5, buffer_size=4, exempt_token_ids=(0, 1)),
+        replace(GUARDED, window_size=8),
+    ]
+    generation = greedy(lz_preset="guarded", lz_penalty=0.3)
+    with model.continuous_batching_context_manager(generation, continuous_batching_config=batching()) as manager:
+        for i, (prompt, fields) in enumerate(zip(prompts, asked, strict=True)):
+            manager.add_request(prompt, request_id=str(i), **fields)
+        outputs = {}
+        while len(outputs) < len(prompts):
+            output = manager.get_result(timeout=30)
+            outputs[int(output.request_id)] = output
+        for bad in ({"lz_penalty": math.nan}, {"lz_windowsize": 8}, {"lz_min_match_length": 99}):
+            with pytest.raises(LZPenaltyError, match=f"{next(iter(bad))[3:]}"):
+                manager.add_request(prompts[0], **bad)
+    for i, config in enumerate(want):
+        assert_same(outputs[i].generated_tokens, *plain_loop(model, prompts[i], config))
+
+
+def test_a_loop_longer_than_the_window_is_seen(model, prompts):
+    prompt = generate(model, [prompts[1]], None, max_new_tokens=200)[0].tolist()  # by then it writes one in earnest
+    config = LZPenaltyConfig.failsafe(strength=1.0, window_size=4, buffer_size=2, exempt_token_ids=(0, 1))
+    assert plain_loop(model, prompt, config)[0] != plain_loop(model, prompt, None)[0]
+    outputs = model.generate_batch([prompt], greedy(**config.to_request()), batching())
+    check(model, outputs, [prompt], config)
+
+
+def test_off_unless_a_request_asks_for_it(model, prompts):
+    with model.continuous_batching_context_manager(
+        greedy(lz_penalty=0), continuous_batching_config=batching()
+    ) as manager:
+        manager.add_request(prompts[0], request_id="without")
+        manager.add_request(prompts[0], request_id="with", lz_preset="guarded", lz_penalty=0.3)
+        outputs = {output.request_id: output for output in (manager.get_result(timeout=30) for _ in range(2))}
+        assert settings_of_request(manager, {"lz_penalty": 1})["lz_config"].exempt_token_ids == (0, 1)
+    for name, config in (("without", None), ("with", GUARDED)):
+        assert_same(outputs[name].generated_tokens, *plain_loop(model, prompts[0], config))
+
+
+def test_without_settings_nothing_changes(model, prompts):
+    config = batching()
+    check(model, model.generate_batch(prompts[:2], greedy(), config), prompts[:2], None)
+    assert not config.per_request_processors
+    with (
+        model.continuous_batching_context_manager(greedy(), continuous_batching_config=config) as manager,
+        pytest.raises(LZPenaltyError, match="made without the LZ penalty"),
+    ):
+        manager.add_request(prompts[0], lz_penalty=0.15)
+
+
+@pytest.mark.parametrize(
+    "setting", [{"use_async_batching": True}, {"use_cuda_graph": True}, {"use_cuda_graph": (False, True)}]
+)
+def test_what_would_hide_tokens_is_refused(model, prompts, setting):
+    with pytest.raises(LZPenaltyError, match=next(iter(setting))):
+        model.generate_batch(prompts, greedy(lz_penalty=0.3), batching(**setting))
+
+
+def test_a_persistent_manager_with_other_settings_is_refused(model, prompts):
+    model.generate_batch(prompts[:1], greedy(lz_penalty=0.3), batching(), persistent_manager=True)
+    try:
+        with pytest.raises(LZPenaltyError, match="destroy_cached_continuous_batching_manager"):
+            model.generate_batch(prompts[:1], greedy(), batching())
+    finally:
+        model.destroy_cached_continuous_batching_manager()
+
+
+@pytest.mark.parametrize("drop", [True, False])
+def test_an_ordinary_processor_is_refused(drop):
+    """It would be handed the last token only."""
+    ours = LogitsProcessorList([lz.LZPenaltyLogitsProcessor(LZPenaltyConfig())])
+    with pytest.raises(LZPenaltyError, match="only the last token"):
+        ContinuousBatchingLogitsProcessorList(ours, drop_unsupported_processors=drop)
+
+
+def test_asynchronous_steps_would_be_noticed():
+    """Should the engine ever prepare a step before the last token is known."""
+    processor = ContinuousLZPenalty(lz.LZPenaltyLogitsProcessor(LZPenaltyConfig()))
+
+    state = RequestState(request_id="0", initial_tokens=[1, 2], generated_tokens=[3], position_offset=4)
+    with pytest.raises(LZPenaltyError, match="one token late"):
+        processor.prepare_tensor_args([FutureRequestState(state, True, {}, 1)])

@@ -1,0 +1,277 @@
+"""Policies in transformers' `generate` on the bundled model, against a loop that reads the whole text at every step."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import LogitsProcessor
+
+from lz_penalty import LZPenaltyConfig, LZPenaltyError, bundled_model, reference
+from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor, LZPolicyLogitsProcessor, special_token_ids
+from lz_penalty.policy import Ladder, Policy, RequestPolicy, Sections, vocabulary_of
+from tests.support.cases import settings_of
+from tests.support.greedy import assert_same, cut, generate, left_padded
+
+NEW = 90
+POLICY = Policy(
+    thinking=LZPenaltyConfig.guarded(strength=0.5),
+    answer=LZPenaltyConfig(strength=0.4, buffer_size=4),
+    code=LZPenaltyConfig.failsafe(strength=2.0),
+    table=LZPenaltyConfig.guarded(strength=1.0, min_match_length=2),
+)
+TEXTS = (
+    "Question: What is 17 + 25 - 8?\n",
+    "Question: What is 3 + 4?\n<think>\n3 + 4 = 7.\n3 + 4 = 7.\n3 + 4 =",
+    "It was said.\n\n```text\nthe old man and the sea\nthe old man and the sea\nthe old man",
+    "| the man | the sea |\n|---|---|\n| the man | the sea |\n| the",
+    '<tool_call>\n{"text": "the sea the sea the sea the sea the',
+)
+# What the model is made to write, and after how many tokens: it does not know fences and tables by itself.
+SCRIPT = {8: "\n```py\n", 26: "\n```\n", 40: "\n<think>", 60: "</think>\n| a | b |\n|"}
+
+
+class Script(LogitsProcessor):
+    """Forces tokens at given places behind the prompt."""
+
+    def __init__(self, tokenizer, width):
+        self.width = width
+        self.tokens = {}
+        for place, text in SCRIPT.items():
+            for i, token in enumerate(tokenizer(text, add_special_tokens=False).input_ids):
+                self.tokens[place + i] = token
+
+    def __call__(self, input_ids, scores):
+        return self.forced(input_ids.shape[1] - self.width, scores)
+
+    def forced(self, place, scores):
+        if place not in self.tokens:
+            return scores
+        out = torch.full_like(scores, -torch.inf)
+        out[..., self.tokens[place]] = 0.0
+        return out
+
+
+def section_of(tokenizer, tokens):
+    """Of the token behind these, by reading all they write anew."""
+    vocabulary = vocabulary_of(tokenizer)
+    pairs = Sections.of(tokenizer).pairs
+    sections = Sections([bytes([i]) for i in range(256)], pairs)
+    ends = [i for i, token in enumerate(tokens) if token in tokenizer.all_special_ids]
+    behind = tokens[ends[-1] + 1 :] if ends else tokens
+    return sections.read(b"".join(vocabulary[token] for token in behind)).section
+
+
+@torch.no_grad()
+def plain_loop(model, tokenizer, prompt, policy, script=None, new=NEW):
+    """Greedy decoding with the reference, the penalty chosen from the whole text; margins, and the sections met."""
+    special = special_token_ids(tokenizer)
+    tokens, margins, met = list(prompt), [], []
+    for step in range(new):
+        logits = model(torch.tensor([tokens])).logits[0, -1]
+        section = section_of(tokenizer, tokens)
+        config = getattr(policy, section)
+        scores = logits.tolist()
+        if config is not None:
+            config = replace(config, exempt_token_ids=(*config.exempt_token_ids, *special))
+            context = tokens if config.include_prompt else tokens[len(prompt) :]
+            scores = reference.penalise(scores, context, strength=config.strength, **settings_of(config))
+        scores = torch.tensor(scores)
+        if script:
+            scores = script.forced(step, scores)
+        first, second = scores.topk(2).values.tolist()
+        margins.append(first - second)
+        met.append(section)
+        tokens.append(int(scores.argmax()))
+        if tokens[-1] == model.generation_config.eos_token_id:
+            break
+    return tokens[len(prompt) :], margins, met
+
+
+@pytest.fixture(scope="module")
+def sections(tokenizer):
+    return Sections.of(tokenizer)
+
+
+@pytest.fixture(scope="module")
+def texts(tokenizer):
+    return [tokenizer(text).input_ids for text in (*TEXTS, bundled_model.prompts()[0][:60])]
+
+
+def test_each_section_has_its_penalty(model, tokenizer, sections, texts):
+    """A left-padded batch, scripted so that every row passes through several sections."""
+    ids, mask = left_padded(texts)
+    width = len(ids[0])
+    script = Script(tokenizer, width)
+    processor = LZPolicyLogitsProcessor(POLICY, tokenizer=tokenizer, sections=sections)
+    inputs = torch.tensor(ids)
+    options = {"do_sample": False, "max_new_tokens": NEW, "pad_token_id": 1, "attention_mask": mask}
+    out = model.generate(inputs, logits_processor=[processor, script], **options)
+    seen = set()
+    for row, prompt in zip(out, texts, strict=True):
+        want, margins, met = plain_loop(model, tokenizer, prompt, POLICY, script)
+        assert_same(cut(row, width), want, margins)
+        seen.update(met)
+    assert seen == {"thinking", "answer", "code", "tool_call", "table"}
+    uniform = LZPenaltyLogitsProcessor(POLICY.answer, tokenizer=tokenizer)
+    other = model.generate(inputs, logits_processor=[uniform, script], **options)
+    assert not torch.equal(other, out)
+
+
+def test_thinking_by_itself(model, tokenizer, sections, texts):
+    """The model writes its own think markers; the prompt of one row holds the first of them."""
+    for prompt in texts[:2]:
+        processor = LZPolicyLogitsProcessor(POLICY, tokenizer=tokenizer, sections=sections)
+        want, margins, met = plain_loop(model, tokenizer, prompt, POLICY)
+        assert {"thinking", "answer"} <= set(met)
+        assert_same(cut(generate(model, [prompt], processor, max_new_tokens=NEW)[0], len(prompt)), want, margins)
+
+
+def test_the_same_penalty_everywhere_is_the_plain_processor(model, tokenizer, sections, texts):
+    config = LZPenaltyConfig.guarded(strength=0.4)
+    ids, mask = left_padded(texts)
+    plain = generate(model, ids, LZPenaltyLogitsProcessor(config, tokenizer=tokenizer), mask)
+    everywhere = LZPolicyLogitsProcessor(Policy.everywhere(config), tokenizer=tokenizer, sections=sections)
+    assert torch.equal(generate(model, ids, everywhere, mask), plain)
+    nowhere = LZPolicyLogitsProcessor(Policy.everywhere(None), tokenizer=tokenizer, sections=sections)
+    assert torch.equal(generate(model, ids, nowhere, mask), generate(model, ids, None, mask))
+
+
+@pytest.mark.parametrize(
+    ("opening", "changes"),
+    [("", True), ("<think>\n", True), ("```\n", False), ("<tool_call>\n", False), ("| ", True)],
+)
+def test_code_and_tool_calls_are_untouched_by_the_default_policy(tokenizer, sections, opening, changes):
+    processor = LZPolicyLogitsProcessor(Policy(), tokenizer=tokenizer, sections=sections)
+    line = "the old man and the sea, the old man and the sky\n"
+    lines = (opening + line) * 10 if opening.startswith("|") else opening + line * 10
+    scores = torch.randn(1, 4096, generator=torch.Generator().manual_seed(0))
+    changed = not torch.equal(processor(tokenizer(lines, return_tensors="pt").input_ids, scores), scores)
+    assert changed == changes
+
+
+class Fresh(LogitsProcessor):
+    """A new processor at every call: nothing can be left of the call before."""
+
+    def __init__(self, *args, **kwargs):
+        self.given = args, kwargs
+
+    def __call__(self, input_ids, scores):
+        args, kwargs = self.given
+        return LZPolicyLogitsProcessor(*args, **kwargs)(input_ids, scores)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"num_beams": 3},
+        {"num_beams": 2, "num_return_sequences": 2},
+        {"prompt_lookup_num_tokens": 4},
+        {"assistant_model": True},
+    ],
+    ids=str,
+)
+def test_beams_and_drafts(model, tokenizer, sections, texts, how):
+    how = how | ({"assistant_model": model} if "assistant_model" in how else {})
+    for prompt in (texts[0], texts[2]):
+        one = LZPolicyLogitsProcessor(POLICY, tokenizer=tokenizer, sections=sections)
+        fresh = Fresh(POLICY, tokenizer=tokenizer, sections=sections)
+        got, want = (generate(model, [prompt], each, max_new_tokens=50, **how) for each in (one, fresh))
+        assert torch.equal(got, want)
+
+
+def test_rows_may_move_shrink_and_be_overwritten(tokenizer, sections):
+    """Any ids in any order: the states are those of the ids alone. The ids live in one buffer that is overwritten."""
+    generator = torch.Generator().manual_seed(0)
+    pieces = ["<think></think>", "```", "`` `", "\n", "\n", "\n py", "| a", '{"', "}", "<|endoftext|>"]
+    some = torch.tensor([token for piece in pieces for token in tokenizer(piece).input_ids])
+    processor = LZPolicyLogitsProcessor(POLICY, tokenizer=tokenizer, sections=sections, pad_token_id=1)
+    buffer = torch.ones(4, 60, dtype=torch.int64)
+    length = 5
+    ids = buffer[:, :length]
+    met = set()
+    for _ in range(1_500):
+        kind = int(torch.randint(0, 10, (), generator=generator))
+        if kind < 6 and length < 60:
+            buffer[:, length] = some[torch.randint(0, len(some), (4,), generator=generator)]
+            length += 1
+        elif kind == 6:
+            buffer[:] = buffer[torch.randint(0, 4, (4,), generator=generator)]
+        elif kind == 7:
+            length = max(1, length - int(torch.randint(0, 4, (), generator=generator)))
+        elif kind == 8:
+            buffer[:, length - 1] = some[torch.randint(0, len(some), (4,), generator=generator)]
+        elif length == 60:
+            length = 5
+        rows = 2 if kind == 9 else 4
+        if ids.shape != (rows, length):  # else the same tensor, which may have been written to
+            ids = buffer[:rows, :length]
+        processor.rows.read(ids, processor._behind_padding)
+        padding = processor._behind_padding(ids)
+        if processor.rows.settled:
+            assert (processor.rows.starts is None) == (padding is None)
+            assert padding is None or torch.equal(processor.rows.starts, padding)
+        want = [sections.read(row.tolist()) for row in ids]
+        assert [tracker._state for tracker in processor.rows.trackers] == want
+        met.update(state.section for state in want)
+    assert met == {"thinking", "answer", "code", "tool_call", "table"}
+
+
+@pytest.mark.parametrize("only_appended", [False, True])
+def test_padding_that_goes_on_is_looked_at_again(tokenizer, sections, only_appended):
+    """A prompt may be the padding token alone, where that is the token that begins a text too."""
+    one = LZPolicyLogitsProcessor(
+        POLICY, tokenizer=tokenizer, sections=sections, pad_token_id=1, only_appended=only_appended
+    )
+    row = [1, 1, *[9, 8, 7] * 4, 1, 9]
+    for length in range(1, len(row)):
+        ids = torch.tensor([row[:length], [5, *row[: length - 1]]])
+        scores = torch.randn(2, 4096, generator=torch.Generator().manual_seed(length))
+        fresh = LZPolicyLogitsProcessor(POLICY, tokenizer=tokenizer, sections=sections, pad_token_id=1)
+        assert torch.equal(one(ids, scores), fresh(ids, scores))
+
+
+@pytest.mark.parametrize("only_appended", [False, True])
+def test_no_ids_at_all(tokenizer, sections, only_appended):
+    """What `generate` hands over at first where it is given embeddings; a processor may be used twice."""
+    one = LZPolicyLogitsProcessor(
+        POLICY, tokenizer=tokenizer, sections=sections, pad_token_id=1, only_appended=only_appended
+    )
+    scores = torch.randn(2, 4096)
+    for length in (0, 1, 2, 0, 0, 1):
+        ids = torch.full((2, length), 9)
+        fresh = LZPolicyLogitsProcessor(POLICY, tokenizer=tokenizer, sections=sections, pad_token_id=1)
+        assert torch.equal(one(ids, scores), fresh(ids, scores))
+
+
+def test_a_section_that_leaves_the_prompt_out(model, tokenizer, sections, texts):
+    policy = replace(POLICY, answer=LZPenaltyConfig.sglang(strength=0.4))
+    with pytest.raises(LZPenaltyError, match="prompt_length"):
+        LZPolicyLogitsProcessor(policy, tokenizer=tokenizer, sections=sections)
+    prompt = texts[1]
+    processor = LZPolicyLogitsProcessor(policy, tokenizer=tokenizer, sections=sections, prompt_length=len(prompt))
+    want, margins, met = plain_loop(model, tokenizer, prompt, policy)
+    assert {"thinking", "answer"} <= set(met)
+    assert_same(cut(generate(model, [prompt], processor, max_new_tokens=NEW)[0], len(prompt)), want, margins)
+
+
+def test_a_marker_that_the_model_does_not_know_is_not_forced(tokenizer, sections):
+    """A tokenizer with more tokens than the model has logits."""
+    asked = RequestPolicy(policy=Policy.everywhere(None), ladder=Ladder(end_thinking_copies=4))
+    processor = LZPolicyLogitsProcessor(asked, tokenizer=tokenizer, sections=sections, prompt_length=1)
+    closer = tokenizer.convert_tokens_to_ids("</think>")
+    ids = torch.tensor([[tokenizer.convert_tokens_to_ids("<think>"), *[tokenizer("the").input_ids[0]] * 20]])
+    scores = torch.randn(1, len(tokenizer), generator=torch.Generator().manual_seed(0))
+    assert processor(ids, scores).isfinite().nonzero().tolist() == [[0, closer]]
+    assert torch.equal(processor(ids, scores[:, :closer]), scores[:, :closer])
+
+
+def test_refusals(tokenizer, sections):
+    with pytest.raises(LZPenaltyError, match="policy = 'default': must be a Policy"):
+        LZPolicyLogitsProcessor("default", tokenizer=tokenizer)
+    with pytest.raises(LZPenaltyError, match="pass tokenizer"):
+        LZPolicyLogitsProcessor(POLICY)
+    with pytest.raises(LZPenaltyError, match="pass prompt_length"):
+        LZPolicyLogitsProcessor(RequestPolicy(policy=POLICY, shadow=True), tokenizer=tokenizer)
+    processor = LZPolicyLogitsProcessor(POLICY, tokenizer=tokenizer, sections=sections)
+    assert "failsafe" not in repr(processor)
+    assert "escalation=1.0" in repr(processor)

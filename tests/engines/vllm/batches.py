@@ -1,0 +1,187 @@
+"""Random batches in vLLM's own `InputBatch`, every step against a recomputation by the reference.
+
+Requests come, go, are preempted and resumed, swapped and condensed, prefilled in chunks and taken back; with and without
+asynchronous scheduling, where the newest id is a placeholder until just before the processors run. On a machine with a
+CUDA device, there, and nothing may wait for it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from vllm import SamplingParams
+from vllm.engine.arg_utils import EngineArgs
+from vllm.v1.sample.logits_processor import LogitsProcessors
+from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
+
+from lz_penalty import LZPenaltyConfig, bundled_model
+from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
+from lz_penalty.engines.vllm._settings import special_tokens_of
+from tests.support.cases import config as random_config
+from tests.support.cases import sequence
+from tests.support.requests_and_truth import check_row
+from tests.support.where import DEVICE, nothing_waits
+
+VOCAB, ROWS, LONGEST = 4096, 7, 2000
+REACH = 80  # of the requests here
+
+
+def engine_config() -> Any:
+    """The settings of an engine with the processor."""
+    made = EngineArgs(
+        model=str(bundled_model.path()),
+        dtype="float32",
+        max_num_seqs=ROWS,
+        logits_processors=[LZPenaltyLogitsProcessor],
+    ).create_engine_config()
+    made.parallel_config.distributed_executor_backend = "mp"  # as on a CPU: nobody looks at the parameters after us
+    return made
+
+
+class Simulation:
+    """What vLLM's runner does to an `InputBatch` between and around the steps.
+
+    Args:
+        vllm_config: of `engine_config`.
+        seed: of all random numbers.
+        asynchronous: as in asynchronous scheduling.
+        vocab: width of the logits.
+        prompt: the longest prompt.
+        rows: the largest batch.
+        special: ids that are exempt for everybody, where they are known.
+    """
+
+    def __init__(
+        self,
+        vllm_config: Any,
+        seed: Any,
+        asynchronous: bool,
+        vocab: int = VOCAB,
+        prompt: int = 120,
+        rows: int = ROWS,
+        special: tuple[int, ...] | None = None,
+    ) -> None:
+        self.rng = random.Random(seed)
+        self.random = torch.Generator().manual_seed(self.rng.getrandbits(63))
+        self.asynchronous, self.vocab, self.longest_prompt = asynchronous, vocab, prompt
+        self.most_rows = rows
+        self.special = special_tokens_of(vllm_config.model_config) if special is None else special
+        self.processor = LZPenaltyLogitsProcessor(vllm_config, DEVICE, DEVICE.type == "cuda")
+        older = {"kernel_block_sizes": [32]} if "kernel_block_sizes" in inspect.signature(InputBatch).parameters else {}
+        self.batch = InputBatch(
+            max_num_reqs=ROWS,
+            max_model_len=LONGEST,
+            max_num_batched_tokens=LONGEST,
+            device=torch.device("cpu"),
+            vocab_size=vocab,
+            block_sizes=[32],
+            max_num_blocks_per_req=[LONGEST // 32 + 1],
+            logitsprocs=LogitsProcessors([self.processor]),
+            logitsprocs_need_output_token_ids=True,
+            **older,
+        )
+        self.running: dict[str, CachedRequestState] = {}
+        self.preempted: list[CachedRequestState] = []
+        self.truth: dict[str, list[int]] = {}  # every request's output, kept apart from the live lists
+        self.configs: dict[str, LZPenaltyConfig | None] = {}
+        self.sampled: dict[str, int] = {}
+        self.count = 0
+
+    def step(self):
+        rng = self.rng
+        if rng.random() < 0.1:
+            self._leave()
+        arriving = []
+        while len(self.running) + len(arriving) < self.most_rows and rng.random() < 0.5:
+            arriving.append(self.preempted.pop() if self.preempted and rng.random() < 0.5 else self._new())
+        for state in arriving:
+            self.running[state.req_id] = state
+            self.batch.add_request(state)
+        self.batch.condense()
+        if len(self.running) > 1 and rng.random() < 0.3:
+            self.batch.swap_states(*rng.sample(range(len(self.running)), 2))
+        if rng.random() < 0.02:
+            self._take_back()
+        with nothing_waits():
+            self.batch.refresh_metadata()
+        self.batch.update_async_output_token_ids()
+        if self.running:
+            self._check()
+            self._sample()
+
+    def _new(self):
+        rng, self.count = self.rng, self.count + 1
+        config = random_config(rng, 30, window=40, buffer=9) if rng.random() < 0.8 else None
+        config = config and replace(config, loop_window=min(REACH, config.loop_window))
+        name = f"request {self.count}"
+        self.configs[name] = config if config and config.strength else None
+        self.truth[name] = []
+        params = SamplingParams(extra_args=config.to_request() if config else rng.choice((None, {})), temperature=0)
+        prompt = [abs(token) % self.vocab for token in sequence(rng, rng.randint(1, self.longest_prompt), 30)]
+        return CachedRequestState(
+            req_id=name,
+            prompt_token_ids=prompt,
+            mm_features=[],
+            sampling_params=params,
+            generator=None,
+            block_ids=([],),
+            num_computed_tokens=0,
+            output_token_ids=[],
+        )
+
+    def _leave(self):
+        for name in self.rng.sample(sorted(self.running), min(len(self.running), self.rng.choice((1, 2, 3, ROWS)))):
+            state = self.running.pop(name)
+            self.batch.remove_request(name)
+            self.sampled.pop(name, None)
+            if self.rng.random() < 0.6:
+                state.output_token_ids = list(self.truth[name])  # the scheduler sends them anew
+                self.preempted.append(state)
+
+    def _take_back(self):
+        """Tokens are discarded after a failed transfer of cache blocks."""
+        name = self.rng.choice(sorted(self.running)) if self.running else None
+        if name is not None and len(self.truth[name]) > 3:
+            keep = self.rng.randint(0, len(self.truth[name]) - 1)
+            del self.truth[name][keep:], self.running[name].output_token_ids[keep:]
+
+    def _penalised(self, before):
+        logits = before.to(DEVICE, copy=True)
+        with nothing_waits():
+            logits = self.processor.apply(logits)
+        return logits.cpu()
+
+    def _check(self):
+        before = torch.randn(len(self.running), self.vocab, generator=self.random)
+        after = self._penalised(before)
+        for row, name in enumerate(self.batch.req_ids):
+            config, output = self.configs[name], self.truth[name]
+            assert self.running[name].output_token_ids == output
+            if config is None:
+                assert torch.equal(before[row], after[row])
+            else:
+                check_row(before[row], after[row], self.running[name].prompt_token_ids, output, config, self.special)
+
+    def _sample(self):
+        """Every request gets a token, but for those that are still prefilled."""
+        self.batch.prev_req_id_to_index = dict(self.batch.req_id_to_index)
+        tokens = []
+        for name in self.batch.req_ids:
+            output = self.truth[name]
+            token = self._token(output)
+            tokens.append([token])
+            if output or self.rng.random() < 0.6:
+                output.append(token)
+                self.running[name].output_token_ids.append(-1 if self.asynchronous else token)
+        if self.asynchronous:
+            done = SimpleNamespace(synchronize=lambda: None)
+            self.batch.set_async_sampled_token_ids(torch.tensor(tokens), done)
+
+    def _token(self, output):
+        rng = self.rng
+        return output[-rng.randint(1, 4)] if len(output) > 4 and rng.random() < 0.7 else rng.randrange(30)

@@ -1,0 +1,86 @@
+"""The V1 contract: random batches in vLLM's own `InputBatch`, every step against the reference. See `batches`."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from vllm.v1.worker.gpu_input_batch import InputBatch
+
+from lz_penalty import LZPenaltyError
+from lz_penalty.engines import _requests as settings_module
+from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
+from lz_penalty.engines.vllm import _staging as staging
+from lz_penalty.engines.vllm import _v1 as batch_state
+from lz_penalty.engines.vllm._settings import special_tokens_of
+from tests.engines.vllm import batches
+from tests.engines.vllm.batches import REACH, VOCAB, Simulation, engine_config
+from tests.engines.vllm.kinds import record_kinds
+
+
+@pytest.fixture(scope="module")
+def vllm_config():
+    return engine_config()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
+@pytest.mark.parametrize("compiled", [True, False], ids=["C", "Python"])
+@pytest.mark.parametrize("seed", range(4))
+def test_random_batches(vllm_config, monkeypatch, seed, asynchronous, compiled):
+    if not compiled:
+        monkeypatch.setattr(batch_state, "newest_reader", lambda *given: None)
+    monkeypatch.setattr(settings_module, "SLACK", 3)  # so that histories outgrow their slots
+    monkeypatch.setattr(settings_module.RequestSettings, "longest_reach", REACH)
+    simulation = Simulation(vllm_config, seed, asynchronous)
+    for _ in range(150):
+        simulation.step()
+
+
+def test_columns_that_are_copied(vllm_config, monkeypatch):
+    """As on a GPU for which memory cannot be pinned: kernels read a copy, and none may start before it is there."""
+    monkeypatch.setattr(staging, "_reads_host_memory", lambda device: False)
+    monkeypatch.setattr(staging, "pins", lambda device: False)
+    monkeypatch.setattr(batches, "nothing_waits", nullcontext)
+    monkeypatch.setattr(settings_module, "SLACK", 3)
+    monkeypatch.setattr(settings_module.RequestSettings, "longest_reach", REACH)
+    aheads = []
+    prepare = batch_state.prepare_lz_penalty
+    monkeypatch.setattr(
+        batch_state, "prepare_lz_penalty", lambda *given, ahead, **more: aheads.append(ahead) or prepare(*given, **more)
+    )
+    simulation = Simulation(vllm_config, 0, asynchronous=False)
+    monkeypatch.setattr(settings_module._host, "pins", False)
+    for _ in range(150):
+        simulation.step()
+    assert aheads
+    assert not any(aheads)
+
+
+def test_what_is_compiled_at_the_start_is_what_steps_need(vllm_config, monkeypatch):
+    at_start, in_steps = record_kinds(batch_state, monkeypatch.setattr)
+    simulation = Simulation(vllm_config, 0, asynchronous=False)
+    for _ in range(20):
+        simulation.step()
+    assert in_steps == at_start != set()
+
+
+def test_an_unknown_kind_of_device_is_refused(vllm_config):
+    with pytest.raises(LZPenaltyError, match="xpu"):
+        LZPenaltyLogitsProcessor(vllm_config, torch.device("xpu"), False)
+
+
+def test_placeholders_are_never_penalised(vllm_config, monkeypatch):
+    """Where the ids are not repaired (as for a processor that vLLM does not know of) it stops: nothing is computed."""
+    monkeypatch.setattr(InputBatch, "update_async_output_token_ids", lambda self: None)
+    monkeypatch.setattr(Simulation, "_check", lambda self: self._penalised(torch.zeros(len(self.running), VOCAB)))
+    simulation = Simulation(vllm_config, 0, asynchronous=True)
+
+    def run():
+        for _ in range(150):
+            simulation.step()
+
+    with pytest.raises(LZPenaltyError, match="placeholder"):
+        run()
+
+
+def test_the_bundled_model_has_its_special_tokens_exempt(vllm_config, special):
+    assert special_tokens_of(vllm_config.model_config) == special

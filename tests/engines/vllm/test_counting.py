@@ -1,0 +1,121 @@
+"""Which process counts what, and that a process pins no memory where vLLM says that it cannot."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from vllm import SamplingParams
+
+from lz_penalty.engines import _requests as request_settings
+from lz_penalty.engines._requests import RequestSettings, fetch, send
+from lz_penalty.engines.server import ServerSettings
+from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
+from lz_penalty.engines.vllm import _processor as processor
+from lz_penalty.engines.vllm._counting import EVERY, SlotReader
+from lz_penalty.engines.vllm._following import Followed, Following
+from lz_penalty.policy import counters
+from tests.engines.vllm.test_contract import vllm_config  # noqa: F401
+
+SLOTS, RANKS = 7, 3
+CUDA = torch.device("cuda")
+
+
+def slots_of(rank, monkeypatch, sharded=True, v1=False):
+    monkeypatch.setattr(processor, "get_tensor_model_parallel_rank", lambda: rank)
+    parallel = SimpleNamespace(tensor_parallel_size=RANKS, enable_batch_sharded_sampling=sharded)
+    return processor._counted_slots(parallel, SLOTS, v1)
+
+
+def test_every_slot_is_counted_by_one_rank(monkeypatch):
+    for sharded, v1 in ((True, False), (False, False), (False, True), (True, True)):
+        ranges = [slots_of(rank, monkeypatch, sharded, v1) for rank in range(RANKS)]
+        assert sorted(slot for one in ranges for slot in one) == list(range(SLOTS))
+        assert all(ranges) == (sharded and not v1)
+    older = SimpleNamespace(tensor_parallel_size=1)  # before vLLM had batch-sharded sampling
+    assert processor._counted_slots(older, SLOTS, v1=False) == range(SLOTS)
+
+
+@pytest.mark.parametrize("sees_all", [True, False], ids=["not sharded after all", "sharded"])
+def test_loops_of_all_ranks(monkeypatch, sees_all):
+    """A rank sees the slots that vLLM lets it sample, or all, where the model cannot sample so; the sum is right."""
+    states = SimpleNamespace(
+        max_num_reqs=SLOTS,
+        total_len=SimpleNamespace(gpu=torch.full((SLOTS,), 60, dtype=torch.int32)),
+        all_token_ids=SimpleNamespace(gpu=torch.tensor([[3, 4, 5] * 20] * SLOTS, dtype=torch.int32)),
+        prompt_len=SimpleNamespace(np=np.zeros(SLOTS, dtype=np.int32)),
+    )
+    met = []
+    for rank in range(RANKS):
+        reader = SlotReader(states, 0, slots_of(rank, monkeypatch))
+        seen = np.arange(SLOTS) if sees_all else np.arange(SLOTS)[np.arange(SLOTS) % RANKS == rank]
+        ctx = SimpleNamespace(idx_mapping=torch.from_numpy(seen), idx_mapping_np=seen)
+        for _ in range(2 * EVERY):
+            reader.step(ctx, np.ones(SLOTS, dtype=bool))
+        met.append(reader.counts.met)
+    assert sum(met) == SLOTS
+    assert min(met) > 0
+
+
+def test_policies_of_all_ranks(vllm_config, monkeypatch):  # noqa: F811
+    before = counters.totals()
+    params = SamplingParams(max_tokens=90, extra_args={"lz_stop_copies": 6})
+    settings = RequestSettings(ServerSettings(), (), SLOTS, torch.device("cpu"))
+    for rank in range(RANKS):
+        following = Following(vllm_config, slots_of(rank, monkeypatch))
+        for slot in range(SLOTS):
+            followed = Followed(following, settings.read(params.extra_args, slot), params, [1, 2], slot)
+            followed.read([9, 8, 7, 1])
+            followed.read([9, 8, 7, 1, *[4, 5, 6] * 6])
+            followed.settle()
+    assert counters.totals()["lz_stopped"] - before["lz_stopped"] == SLOTS
+
+
+# ---------------------------------------------------------------- pinned memory
+
+
+class OnHost:
+    """A tensor that notes what is done to it."""
+
+    device = CUDA
+
+    def __init__(self):
+        self.done = []
+
+    def pin_memory(self):
+        self.done.append("pinned")
+        return self
+
+    def to(self, device, **given):
+        self.done.append((str(device), given))
+        return self
+
+
+def test_nothing_is_pinned_where_it_cannot_be(monkeypatch):
+    event = SimpleNamespace(record=lambda: None)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: event)
+    monkeypatch.setattr(torch, "from_numpy", lambda array: OnHost())
+    for pinned, sent, fetched in (
+        (True, ["pinned", ("cuda", {"non_blocking": True})], ("cpu", {"non_blocking": True})),
+        (False, [("cuda", {})], ("cpu", {"copy": True})),
+    ):
+        monkeypatch.setattr(request_settings._host, "pins", pinned)
+        assert send(np.zeros(1), CUDA).done == sent
+        got, done = fetch(OnHost())
+        assert got.done == [fetched]
+        assert done is (event if pinned else None)  # torch pins what a copy that does not wait is written to
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_what_vllm_says_of_pinned_memory_is_heard(vllm_config, monkeypatch, pinned):  # noqa: F811
+    monkeypatch.setattr(request_settings._host, "pins", not pinned)
+    LZPenaltyLogitsProcessor(vllm_config, torch.device("cpu"), pinned)
+    assert request_settings._host.pins is pinned
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_v2_asks_vllm(monkeypatch, pinned):
+    from vllm.utils import platform_utils
+
+    monkeypatch.setattr(platform_utils, "is_pin_memory_available", lambda: pinned)
+    assert processor._v2_pins_memory() is pinned

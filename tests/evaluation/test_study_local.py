@@ -1,0 +1,122 @@
+"""The study on the bundled model: batches, seeds, and a whole sweep in a process."""
+
+import asyncio
+
+import pytest
+import torch
+from inspect_ai.model import ChatMessageUser, GenerateConfig
+
+from lz_penalty import bundled_model
+from lz_penalty.bundled_model import problems
+from lz_penalty.evaluation.generation import continue_greedily
+from lz_penalty.evaluation.penalties import penalty
+from lz_penalty.evaluation.study.decoding import decode
+from lz_penalty.evaluation.study.local import LocalModelAPI
+from lz_penalty.evaluation.study.requests import LOCAL_FIELD
+from lz_penalty.evaluation.study.results import read_logs
+from lz_penalty.evaluation.study.sampling import draw
+from tests.support.study_process import evaluate, write_sweep
+
+TOKENS = 24
+
+
+def answers(api, temperature, seeds=(1,), name="guarded"):
+    """What the model writes after six prompts of different lengths, for each seed."""
+
+    async def ask():
+        texts = [text[: 30 + 20 * i] for i, text in enumerate(bundled_model.prompts()[:6])]
+        requests = [
+            api.generate([ChatMessageUser(content=text)], [], "none", config(seed)) for seed in seeds for text in texts
+        ]
+        return [output.completion for output in await asyncio.gather(*requests)]
+
+    def config(seed):
+        body = {LOCAL_FIELD: name, "may_end": False}
+        return GenerateConfig(
+            temperature=temperature, top_p=0.95, top_k=40, seed=seed, max_tokens=TOKENS, extra_body=body
+        )
+
+    return asyncio.run(ask())
+
+
+@pytest.fixture(scope="module")
+def api():
+    return LocalModelAPI("bundled")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_results_do_not_depend_on_batches_and_workers(api, temperature):
+    api.configure("cpu", batch=1, workers=1)
+    alone = answers(api, temperature, seeds=(1, 2))
+    api.configure("cpu", batch=5, workers=3)
+    assert answers(api, temperature, seeds=(1, 2)) == alone
+    assert len(set(alone)) == (6 if temperature == 0 else 12)
+
+
+def test_greedy_text_is_that_of_the_generator(api):
+    api.configure("cpu", batch=8, workers=1)
+    loaded = api.load()
+    ids = loaded.tokenizer(bundled_model.prompts()[0][:30]).input_ids
+    made = continue_greedily(loaded, [ids], penalty("guarded"), TOKENS, may_end=False)
+    assert answers(api, 0.0)[0] == loaded.tokenizer.decode(made.tokens[0])
+
+
+def test_a_bad_penalty_fails_its_requests_and_no_others(api):
+    api.configure("cpu", batch=8, workers=1)
+    with pytest.raises(ValueError, match="unknown"):
+        answers(api, 0.0, name="nothing")
+    assert answers(api, 0.0)
+
+
+def test_draws_follow_the_distribution():
+    probabilities = torch.tensor([0.5, 0.25, 0.125, 0.125])
+    numbers = torch.rand(20_000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    drawn = draw(probabilities.log().expand(20_000, 4), numbers)
+    assert torch.bincount(drawn).div(20_000) == pytest.approx(probabilities, abs=0.012)
+
+
+def test_masked_tokens_are_never_drawn():
+    numbers = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)
+    assert draw(torch.tensor([[-torch.inf, 1.0, -torch.inf]] * 2), numbers).tolist() == [1, 1]
+
+
+def test_rows_that_end_leave_the_batch_and_change_nothing(api):
+    """Problems end at different places: what is left of the batch must go on as `generate` does."""
+    loaded = api.load()
+    asked = problems.generate(seed=3, n=9, split="heldout")
+    prompts = [loaded.tokenizer(problems.prompt(problem)).input_ids for problem in asked]
+    wanted = continue_greedily(loaded, prompts, penalty("none"), 150, may_end=True).tokens
+    widths = []
+
+    def choose(ids, scores, rows):
+        widths.append(len(rows))
+        return scores.argmax(-1)
+
+    assert decode(loaded, prompts, choose, 150, may_end=True) == wanted
+    assert len(set(widths)) > 2
+
+
+def test_a_whole_sweep_in_a_process(tmp_path):
+    sweep = write_sweep(
+        tmp_path,
+        models=[{"name": "bundled", "kind": "transformers", "model": "bundled", "passages": 2, "workers": 2}],
+        tasks=[
+            {"name": "problems", "source": "problems", "samples": 3, "max_tokens": 60},
+            {"name": "prompts", "source": "prompts", "samples": 2, "max_tokens": 24, "may_end": False},
+            {"name": "copying", "source": "copying", "samples": 2, "max_tokens": 24},
+        ],
+        grid={"penalties": ["none", "guarded"], "temperatures": [0.0, 1.0], "runs": 2, "greedy_runs": 1},
+    )
+    out = tmp_path / "out"
+    done = evaluate("eval", sweep, "--out", out)
+    assert done.returncode == 0, done.stderr
+    rows = read_logs(out / "logs")
+    assert len(rows) == 2 * (1 + 2) * (3 + 2 + 2)
+    assert {row.task for row in rows if row.correct == row.correct} == {"problems", "copying"}
+    assert all(row.tokens == 24 and row.capped for row in rows if row.task == "prompts")
+    reported = evaluate("report", out)
+    assert reported.returncode == 0, reported.stderr
+    assert "guarded" in (out / "costs.csv").read_text()
+    page = (out / "report.html").read_text()
+    for picture in (out / "figures").iterdir():
+        assert picture.name in page

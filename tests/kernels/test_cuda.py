@@ -1,0 +1,247 @@
+"""What only a GPU can show: no host sync, CUDA graphs, streams, the largest sizes. Needs a CUDA device."""
+
+import numpy as np
+import pytest
+import torch
+
+from lz_penalty import LZPenaltyConfig, apply_lz_penalty_, pack_configs, prepare_lz_penalty
+from lz_penalty.engines._output_lists import FIELDS, LENGTH, NEWEST, SLOT, newest_reader
+from lz_penalty.kernels import triton as triton_cuda
+from lz_penalty.kernels.triton._launch import side_stream
+from tests.support.where import nothing_waits
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+VOCAB = 1000
+
+
+def histories(rows: int, length: int, seed: int = 0) -> torch.Tensor:
+    """Every second row in a loop."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(0, VOCAB, (rows, length), generator=generator)
+    for row in range(1, rows, 2):
+        period = (1, 3, 7, 50)[row // 2 % 4]
+        tokens[row] = tokens[row, :period].repeat(length // period + 1)[:length]
+    return tokens
+
+
+def on_cpu(logits, tokens, config, **given):
+    """The same through the CPU backend, which is tested against the reference."""
+    plain = {key: value.cpu() if isinstance(value, torch.Tensor) else value for key, value in given.items()}
+    return apply_lz_penalty_(logits.cpu(), tokens.cpu(), config=config, backend="numpy", **plain)
+
+
+CONFIGS = [getattr(LZPenaltyConfig, name)(include_prompt=True) for name in ("paper", "sglang", "guarded", "failsafe")]
+
+
+@pytest.mark.parametrize("backend", ["triton", "torch"])
+def test_no_host_sync(backend):
+    tokens, logits = histories(16, 600).cuda(), torch.randn(16, VOCAB, device="cuda")
+    lengths = torch.full((16,), 590, device="cuda")
+    packed = pack_configs((CONFIGS * 4), "cuda")
+    for config in (*CONFIGS, packed):
+        apply_lz_penalty_(logits, tokens, lengths, config=config, backend=backend)  # compiles, packs
+    torch.cuda.synchronize()
+    with nothing_waits():
+        with pytest.raises(RuntimeError, match="synchroniz"):  # the check can fail
+            logits.sum().item()
+        for config in (*CONFIGS, packed):
+            apply_lz_penalty_(logits, tokens, lengths, config=config, backend=backend)
+            apply_lz_penalty_(logits, tokens, lengths, config=config, backend=backend, tail_ids=tokens[:, :3])
+        apply_lz_penalty_(logits, tokens, lengths, config=CONFIGS * 4, backend=backend)  # a list: an asynchronous copy
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize(
+    "make", [LZPenaltyConfig.paper, LZPenaltyConfig.sglang, LZPenaltyConfig.guarded, LZPenaltyConfig.failsafe]
+)
+def test_all_kernels_round_alike(monkeypatch, make, dtype):
+    """One kernel for a row, two for a row, and those for long windows: the same logits, bit for bit."""
+    rows = 64
+    tokens = histories(rows, 900).int().cuda()
+    tokens[::4] = tokens[::4, :40].repeat(1, 23)[:, :900]
+    strengths = torch.linspace(0.01, 3, rows).tolist()
+    packed = pack_configs([make(strength=one, include_prompt=True) for one in strengths], "cuda")
+    logits = (torch.randn(rows, VOCAB, device="cuda") * 7).to(dtype)
+    given = (tokens, torch.full((rows,), 899, dtype=torch.int32, device="cuda"))
+
+    def penalised(calls, **how):
+        penalise = prepare_lz_penalty(logits, *given, config=packed, backend="triton", **how)
+        for _ in range(calls):  # the later ones are launched another way
+            result = penalise(logits.clone(), *given)
+        return result
+
+    whole = penalised(1)
+    assert not torch.equal(whole, logits)
+    assert torch.equal(whole, penalised(4))
+    assert torch.equal(whole, penalised(4, ahead=True))
+    monkeypatch.setattr(triton_cuda, "_FUSED_WINDOW", 0)
+    assert torch.equal(whole, penalised(4))
+
+
+@pytest.mark.parametrize("window", [512, 8192])
+def test_a_cuda_graph_follows_its_inputs(window):
+    rows, capacity = 6, 9000
+    configs = [LZPenaltyConfig(window_size=window), LZPenaltyConfig.guarded(window_size=window), None] * 2
+    packed = pack_configs(configs, "cuda")
+    tokens = torch.zeros(rows, capacity, dtype=torch.int64, device="cuda")
+    lengths = torch.zeros(rows, dtype=torch.int64, device="cuda")
+    logits = torch.zeros(rows, VOCAB, device="cuda")
+    apply_lz_penalty_(logits, tokens, lengths, config=packed)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        apply_lz_penalty_(logits, tokens, lengths, config=packed)
+    for seed in range(3):
+        tokens.copy_(histories(rows, capacity, seed))
+        lengths.copy_(torch.tensor([capacity, 7000, 100, 40, 33, 0]))
+        fresh = torch.randn(rows, VOCAB, device="cuda")
+        logits.copy_(fresh)
+        graph.replay()
+        want = on_cpu(fresh, tokens, configs, lengths=lengths)
+        torch.testing.assert_close(logits.cpu(), want, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("window", [512, 8192])
+def test_steps_from_pinned_memory(window):
+    """As engines call it: prepared, vectors fetched from the host, the newest token stored by the kernel."""
+    rows, first, steps = 6, 700, 40
+    told = histories(rows, first + steps)
+    configs = [LZPenaltyConfig(window_size=window), LZPenaltyConfig.guarded(window_size=window), None] * 2
+    packed = pack_configs(configs, "cuda")
+    kept = torch.zeros((rows, 1000), dtype=torch.int32, device="cuda")
+    kept[:, :first] = told[:, :first].flip(0).cuda()  # the rows in another order
+    lengths, slots, newest = (torch.zeros(rows, dtype=torch.int32).pin_memory() for _ in range(3))
+    slots.copy_(torch.arange(rows).flip(0))
+    for step in range(steps):
+        lengths.fill_(first + step + 1)
+        newest.copy_(told[:, first + step])
+        logits = torch.randn(rows, VOCAB, device="cuda")
+        want = on_cpu(logits, told[:, : first + step + 1], configs)
+        given = (logits, kept, lengths, None, slots, None, None, newest)
+        if step == 0:
+            penalise = prepare_lz_penalty(*given, config=packed)
+        penalise(*given)
+        torch.cuda.synchronize()  # the vectors are written again
+        torch.testing.assert_close(logits.cpu(), want, rtol=1e-6, atol=1e-5)
+    assert torch.equal(kept[:, : first + steps].cpu().flip(0), told.int())
+
+
+@pytest.mark.parametrize("late", ["logits", "found"])
+def test_steps_in_one_call_of_c(late):
+    """As the vLLM plug-in does: the newest tokens are read from lists and the kernels are launched, all in C.
+
+    The device is busy when they are, as with a model, and the next tokens come when it is through with the logits. What is
+    to be changed is found before or behind that.
+    """
+    busy = torch.cuda.current_stream() if late == "logits" else side_stream(torch.cuda.current_device())
+    rows, first, steps = 6, 700, 40
+    told = histories(rows, first + steps)
+    configs = [LZPenaltyConfig(), LZPenaltyConfig.guarded(), None] * 2
+    packed = pack_configs(configs, "cuda")
+    kept = torch.zeros((rows, 1000), dtype=torch.int32, device="cuda")
+    kept[:, :first] = told[:, :first].cuda()
+    memory = torch.zeros((steps + 1, FIELDS, rows), dtype=torch.int32).pin_memory()
+    memory[:, SLOT], memory[:, LENGTH] = torch.arange(rows, dtype=torch.int32), first
+    outputs, taken, made = [[] for _ in range(rows)], [], []
+    seen, turn = np.zeros(rows, np.int32), np.zeros(2, np.int32)
+    reader = newest_reader(outputs, np.arange(rows, dtype=np.int32), seen, 1000, memory.numpy(), turn)
+    launch = None
+    for step in range(steps):
+        for output, token in zip(outputs, told[:, first + step].tolist(), strict=True):
+            output.append(token)
+        made.append((torch.randn(rows, VOCAB, device="cuda").bfloat16(), torch.empty(rows, VOCAB, device="cuda")))
+        logits = made[-1][1]
+        with torch.cuda.stream(busy):
+            torch.cuda._sleep(1_000_000)
+        logits.copy_(made[-1][0])
+        fields = memory[step + 1]
+        given = (logits, kept, fields[LENGTH], None, fields[SLOT], None, None, fields[NEWEST])
+        if step == 0:
+            penalise = prepare_lz_penalty(*given, config=packed, ahead=True)
+        if step < 5 or step == 20:
+            taken.append(reader.take())
+            penalise(*given)
+        else:
+            launch = launch or reader.launching(penalise.ahead)
+            taken.append(launch(logits.data_ptr(), penalise.ahead.stream()))
+        torch.cuda.current_stream().synchronize()
+    for step, (before, after) in enumerate(made):
+        want = on_cpu(before.float(), told[:, : first + step + 1], configs)
+        torch.testing.assert_close(after.cpu(), want, rtol=1e-6, atol=1e-5)
+    assert taken == [1] * steps
+    assert torch.equal(kept[:, : first + steps].cpu(), told.int())
+
+
+def test_prepared_steps_are_launched_by_the_driver(monkeypatch):
+    """Triton's launcher would do as well, but this is what makes a step cheap: it must not be lost unnoticed."""
+    made = []
+    make = triton_cuda.direct_launch
+    monkeypatch.setattr(triton_cuda, "direct_launch", lambda *given: made.append(make(*given)) or made[-1])
+    for window, launches in ((512, 1), (8192, 2)):
+        tokens = histories(4, 9000).cuda()
+        given = (torch.zeros(4, VOCAB, device="cuda"), tokens)
+        penalise = prepare_lz_penalty(*given, config=LZPenaltyConfig(window_size=window))
+        for _ in range(5):
+            penalise(*given)
+        assert len(made) == launches
+        assert all(one is not None for one in made)
+        made.clear()
+
+
+def test_several_streams_at_once():
+    """The same and different shapes on four streams, long and short windows: no shared state to corrupt."""
+    jobs = []
+    for i in range(24):
+        config = CONFIGS[i % 4] if i % 3 else LZPenaltyConfig.guarded(window_size=4096)
+        tokens = histories(8, 5000, i).cuda()
+        jobs.append((torch.randn(8, VOCAB, device="cuda"), tokens, config))
+    want = [on_cpu(logits, tokens, config) for logits, tokens, config in jobs]
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    for i, (logits, tokens, config) in enumerate(jobs):
+        with torch.cuda.stream(streams[i % 4]):
+            apply_lz_penalty_(logits, tokens, config=config)
+    torch.cuda.synchronize()
+    for (logits, _, _), right in zip(jobs, want, strict=True):
+        torch.testing.assert_close(logits.cpu(), right, atol=2e-5, rtol=1e-5)
+
+
+def test_the_longest_window_and_loop_window():
+    tokens, logits = histories(3, 70_000).cuda(), torch.randn(3, VOCAB, device="cuda")
+    config = LZPenaltyConfig(window_size=65_536, buffer_size=4_096, escalation=1.0, loop_window=65_536)
+    want = on_cpu(logits, tokens, config)
+    apply_lz_penalty_(logits, tokens, config=config)
+    torch.testing.assert_close(logits.cpu(), want, atol=2e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("window", [512, 65_536])
+def test_4096_rows(window):
+    tokens = histories(64, 66_000).cuda()
+    slots = torch.arange(4096, device="cuda") % 64
+    logits = torch.randn(4096, VOCAB, device="cuda")
+    config = LZPenaltyConfig.guarded(window_size=window, min_match_length=1)
+    want = on_cpu(logits[:64], tokens, config)
+    apply_lz_penalty_(logits, tokens, config=config, row_to_slot=slots)
+    again = logits[64 * 17 : 64 * 18].cpu()
+    assert torch.isfinite(again).all()
+    torch.testing.assert_close(logits[:64].cpu(), want, atol=2e-5, rtol=1e-5)
+
+
+def test_more_than_two_billion_logits():
+    """Addresses are 64 bits wide."""
+    rows, width = 12, 200_000_000
+    logits = torch.zeros(rows, width, dtype=torch.float16, device="cuda")
+    tokens = torch.full((rows, 50), width - 1, device="cuda")
+    apply_lz_penalty_(logits, tokens, config=LZPenaltyConfig.guarded(strength=1.0))
+    assert (logits[:, -1] < -100).all()
+    assert logits[:, :-1].count_nonzero() == 0
+
+
+def test_out_of_range_indices_are_clamped_not_followed():
+    tokens, logits = histories(2, 100).cuda(), torch.zeros(2, VOCAB, device="cuda")
+    wild = torch.tensor([10**6, -5], device="cuda")
+    apply_lz_penalty_(logits, tokens, wild, config=CONFIGS[0], starts=wild - 10**7, row_to_slot=wild)
+    torch.cuda.synchronize()
+    assert logits[0].any()
+    assert not logits[1].any()

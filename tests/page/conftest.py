@@ -1,0 +1,47 @@
+"""A real browser, and pages in it that may neither complain nor ask for anything."""
+
+import json
+import shutil
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from lz_penalty import LZPenaltyConfig
+from lz_penalty.explain._page import page as explorer
+from tests.page.opened import Opened
+from tests.support import ROOT
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture(scope="session")
+def browser():
+    binary = next(filter(None, map(shutil.which, NAMES)), None)
+    assert binary, f"none of {', '.join(NAMES)} is on the PATH: install Chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=binary, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser, tmp_path):
+    """Writes an explorer and opens it; at the end no page may have complained or asked for anything but itself."""
+    opened = []
+
+    def make(browser_options=None, file=None, **content):
+        if file is None:
+            file = tmp_path / f"page{len(opened)}.html"
+            file.write_text(explorer(**{"config": LZPenaltyConfig.paper()} | content), encoding="utf-8")
+        opened.append(Opened(browser, file.as_uri(), **browser_options or {}))
+        return opened[-1].page
+
+    yield make
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def recordings():
+    """The published ones."""
+    return json.loads((ROOT / "benchmarks" / "results" / "recorded_runs.json").read_text(encoding="utf-8"))

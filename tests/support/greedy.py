@@ -1,0 +1,79 @@
+"""Greedy decoding: by transformers, and by a plain loop that applies the reference in Python. Shared by several tests."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+from lz_penalty import LZPenaltyConfig, reference
+from lz_penalty.engines.transformers import special_token_ids
+from tests.support.cases import settings_of
+
+NEW = 60
+PRESETS = {
+    "paper": LZPenaltyConfig.paper(),
+    "guarded": LZPenaltyConfig.guarded(strength=0.3),
+    "sglang": LZPenaltyConfig.sglang(include_prompt=True),
+    "small window": LZPenaltyConfig(strength=0.3, window_size=40, buffer_size=4, escalation=1.0),
+}
+
+
+def plain_loop(model, prompt, config, new=NEW):
+    """Greedy decoding of one sequence with the reference in Python; also the margin between the two best tokens."""
+    cache = DynamicCache()
+
+    @torch.no_grad()
+    def logits_after(tokens):
+        return model(torch.tensor([tokens]), past_key_values=cache).logits[0, -1].tolist()
+
+    return reference_loop(logits_after, prompt, config, model.generation_config.eos_token_id, new)
+
+
+def reference_loop(logits_after, prompt, config, end, new=NEW):
+    """The same over any engine's logits: `logits_after` takes the prompt, then every token that was chosen."""
+    tokens, margins = list(prompt), []
+    scores = logits_after(tokens)
+    while True:
+        if config is not None:
+            context = tokens if config.include_prompt else tokens[len(prompt) :]
+            scores = reference.penalise(scores, context, strength=config.strength, **settings_of(config))
+        second, first = sorted(scores)[-2:]
+        margins.append(first - second)
+        tokens.append(scores.index(first))
+        if tokens[-1] == end or len(margins) == new:
+            return tokens[len(prompt) :], margins
+        scores = logits_after(tokens[-1:])
+
+
+def assert_same(got, want, margins):
+    """Token for token; a difference is allowed only at a near-tie of the two best penalised logits."""
+    for i, (a, b) in enumerate(zip(got, want, strict=False)):
+        if a != b:
+            assert margins[i] < 1e-3, f"token {i}: {a} instead of {b}, margin {margins[i]:.4f}"
+            pytest.fail(f"near-tie at token {i} (margin {margins[i]:.1e}): choose another prompt")
+    assert abs(len(got) - len(want)) == 0
+
+
+def exempt(config, tokenizer):
+    return replace(config, exempt_token_ids=special_token_ids(tokenizer))
+
+
+def generate(model, ids, processor, mask=None, **kwargs):
+    inputs = torch.tensor(ids)
+    options = {"do_sample": False, "max_new_tokens": NEW, "pad_token_id": 1} | kwargs
+    mask = torch.ones_like(inputs) if mask is None else mask
+    given = {"logits_processor": [processor]} if processor else {}
+    return model.generate(inputs, attention_mask=mask, **given, **options)
+
+
+def cut(row, prompt_width, end=0):
+    out = row[prompt_width:].tolist()
+    return out[: out.index(end) + 1] if end in out else out
+
+
+def left_padded(prompts, pad=1):
+    width = max(map(len, prompts))
+    ids = [[pad] * (width - len(prompt)) + prompt for prompt in prompts]
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    return ids, mask

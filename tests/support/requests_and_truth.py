@@ -1,0 +1,125 @@
+"""Requests of every kind, and the truth about each: greedy decoding of one sequence with the reference in Python.
+
+The truth is checked in one pass over the finished text: at every position the model's logits, penalised by the
+reference, must have their maximum at the token that the engine chose. By induction that is the plain loop's text, token
+for token; and where batch composition has moved floats across a near-tie, what follows is still checked.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from lz_penalty import LZPenaltyConfig, bundled_model, reference
+from tests.support.cases import EPSILON, settings_of
+from tests.support.cases import config as random_config
+
+NEAR_TIE = 1e-3
+VOCAB_SIZE = 4096
+
+
+@dataclass
+class Request:
+    """A prompt with the request fields of its penalty; `config` is what they mean, special tokens exempt."""
+
+    prompt: list[int]
+    fields: dict[str, Any] | None
+    config: LZPenaltyConfig | None
+    max_tokens: int
+    sampling: dict[str, Any]
+
+
+def mixed_requests(
+    tokenizer: Any, special: tuple[int, ...], count: int, seed: int = 0, longest: int = 300
+) -> list[Request]:
+    """Requests with many kinds of settings, a fifth of them without the penalty; prompts short, long and looping."""
+    rng = random.Random(seed)
+    texts = [tokenizer(text).input_ids for text in (*bundled_model.prompts(), *bundled_model.passages())]
+    requests = []
+    for number in range(count):
+        text = rng.choice(texts)
+        begin = rng.randrange(max(1, len(text) - longest))
+        prompt = text[begin : begin + rng.choice((1, 3, 20, 60, longest))]
+        if number % 7 == 0:
+            prompt = prompt[:9] * rng.randint(2, 12)
+        fields, config = _settings(rng, number)
+        if config is not None:
+            config = replace(config, exempt_token_ids=(*config.exempt_token_ids, *special))
+        sampling = {"temperature": 0} if number % 3 else {"temperature": 0.8, "top_k": 1}
+        requests.append(Request(prompt[:longest], fields, config, rng.choice((1, 10, 40, 90)), sampling))
+    return requests
+
+
+def _settings(rng: random.Random, number: int) -> tuple[dict[str, Any] | None, LZPenaltyConfig | None]:
+    """Request fields and the config that they mean."""
+    kind = number % 5
+    if kind == 0:
+        return rng.choice((None, {}, {"lz_penalty": 0}, {"other": "x"})), None
+    if kind == 1:
+        name = rng.choice(("paper", "guarded", "sglang", "failsafe"))
+        return {"lz_preset": name, "lz_penalty": 0.3}, getattr(LZPenaltyConfig, name)(strength=0.3)
+    if kind == 2:
+        return {"lz_preset": "guarded"}, LZPenaltyConfig.guarded()
+    config = random_config(rng, VOCAB_SIZE, window=200, buffer=20)
+    config = replace(config, strength=min(config.strength, 1.0))
+    return config.to_request(), config if config.strength else None
+
+
+def as_tasks(requests: list[Request], **sampling: Any) -> list[dict[str, Any]]:
+    """The requests as `engines.generate` takes them; `sampling` overrides each one's own."""
+    return [
+        {"prompt": one.prompt, "max_tokens": one.max_tokens, "extra_args": one.fields, **(sampling or one.sampling)}
+        for one in requests
+    ]
+
+
+def firsts(result: dict[str, Any]) -> list[list[int]]:
+    """The first completion of every request."""
+    return [completions[0] for completions in result["tokens"]]
+
+
+@torch.no_grad()
+def near_ties(model: Any, request: Request, output: list[int]) -> list[float]:
+    """Check an engine's output; returns the gaps at which it differs from the truth, all below `NEAR_TIE`."""
+    assert output
+    assert len(output) <= request.max_tokens
+    assert len(output) == request.max_tokens or output[-1] == model.generation_config.eos_token_id
+    prompt, config = request.prompt, request.config
+    logits = model(torch.tensor([prompt + output[:-1]])).logits[0, len(prompt) - 1 :]
+    gaps = []
+    for i, token in enumerate(output):
+        scores = logits[i].tolist()
+        if config is not None:
+            context = (prompt if config.include_prompt else []) + output[:i]
+            scores = reference.penalise(scores, context, strength=config.strength, **settings_of(config))
+        gap = max(scores) - scores[token]
+        assert gap < NEAR_TIE, f"token {i} is {token}, {gap:.4f} below the best; settings {request.fields}"
+        if gap:
+            gaps.append(gap)
+    return gaps
+
+
+def check_all(model: Any, requests: list[Request], outputs: list[list[int]]) -> None:
+    """Check every output, and show how many tokens were checked and how many fell on a near-tie."""
+    assert len(outputs) == len(requests)
+    gaps = [gap for request, output in zip(requests, outputs, strict=True) for gap in near_ties(model, request, output)]
+    tokens = sum(map(len, outputs))
+    print(f"\n{len(requests)} requests, {tokens} tokens, near-ties resolved differently: {len(gaps)} {gaps}")
+    assert len(gaps) <= max(1, tokens // 1000)
+
+
+def check_row(before, after, prompt, output, config, special):
+    """One penalised row of logits, in float32, against the reference."""
+    settings = settings_of(config)
+    settings["exempt_token_ids"] = (*settings["exempt_token_ids"], *special)
+    context = (prompt if config.include_prompt else []) + output
+    want = torch.tensor(reference.penalise(before.tolist(), context, strength=config.strength, **settings))
+    touched = want != before.double()
+    assert torch.equal(before[~touched], after[~touched]), "a token was changed that the reference leaves alone"
+    scale = before.abs().double() + (want - before).abs() + 1
+    assert ((after - want).abs() <= 8 * EPSILON["float32"] * scale).all(), (
+        "a penalised logit differs from the reference"
+    )
