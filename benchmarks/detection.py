@@ -27,8 +27,8 @@ from lz_penalty.detection import (
     paper20,
     repeated_substrings,
     repetition_report,
-    runs,
 )
+from lz_penalty.detection import _runs as runs
 from lz_penalty.engines.transformers._stopping import RepetitionStoppingCriteria
 
 MILLION = 1_000_000

@@ -223,7 +223,7 @@ def bodies() -> dict[str, tuple[str, bytes]]:
 
 def servers() -> dict[str, tuple[Any, float]]:
     """The middleware of `serve-llama` with nothing after it, the whole server without a model, and their limits."""
-    from lz_penalty.engines import llama_server
+    from lz_penalty.engines.llama_cpp import _server as llama_server
     from lz_penalty.engines.llama_cpp._guard import Guard
 
     async def nothing(scope: Any, receive: Any, send: Any) -> None:

@@ -114,7 +114,7 @@ def llama_chains(requests: Requests, new: int, kind: str | None = None) -> dict[
     """With the native sampler; for quantised models also what the reference makes of the engine's own logits."""
 
     def decode(llm: Any) -> dict[str, Any]:
-        from lz_penalty.engines.llama_cpp import exempting_special
+        from lz_penalty.engines.llama_cpp._processor import exempting_special
         from tests.engines.llama_cpp.decoding import by_chain, by_reference, chained, with_history
 
         tokens, truth = [], []

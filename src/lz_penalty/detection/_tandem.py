@@ -118,9 +118,9 @@ def _runs(sequence: Items, min_copies: float, min_length: int, at_end: bool) -> 
     items = as_array(sequence)
     if len(items) < max(2, min_length):
         return []
-    from lz_penalty.detection import runs  # brings Numba
+    from lz_penalty.detection._runs import find_runs  # imports Numba
 
-    found = runs.find_runs(items, min_copies, min_length)
+    found = find_runs(items, min_copies, min_length)
     return [run for run in found if run[2] == len(items)] if at_end else found
 
 
