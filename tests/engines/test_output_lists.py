@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lz_penalty.engines import _output_lists as output_lists
-from lz_penalty.engines._output_lists import FIELDS, LENGTH, NEWEST, SLOT
+from lz_penalty.engines.vllm import _c_step as output_lists
+from lz_penalty.engines.vllm._c_step import FIELDS, LENGTH, NEWEST, SLOT
 
 CAPACITY = 50
 

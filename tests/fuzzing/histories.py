@@ -37,7 +37,7 @@ def _vllm() -> Callable[[random.Random, int], Trial]:
     from lz_penalty.engines._requests import RequestSettings
     from lz_penalty.engines.vllm import _processor as processor
     from lz_penalty.engines.vllm import _v1 as batch_state
-    from lz_penalty.engines.vllm._settings import special_tokens_of
+    from lz_penalty.engines.vllm._startup import special_tokens_of
 
     config = engine_config()
     special = special_tokens_of(config.model_config)
@@ -45,7 +45,7 @@ def _vllm() -> Callable[[random.Random, int], Trial]:
     # Each history begins with a new processor: what takes long at its start, and is the same each time, is left out.
     mock.patch.object(processor, "_check_loaded_once", _always(None)).start()
     mock.patch.object(processor, "special_tokens_of", _always(special)).start()
-    mock.patch.object(processor, "Following", _once(processor.Following)).start()
+    mock.patch.object(processor, "Policies", _once(processor.Policies)).start()
     mock.patch.object(RequestSettings, "warm_up", _always(None)).start()
     mock.patch.object(RequestSettings, "longest_reach", REACH).start()
 

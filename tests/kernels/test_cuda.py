@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lz_penalty import LZPenaltyConfig, apply_lz_penalty_, pack_configs, prepare_lz_penalty
-from lz_penalty.engines._output_lists import FIELDS, LENGTH, NEWEST, SLOT, newest_reader
+from lz_penalty.engines.vllm._c_step import FIELDS, LENGTH, NEWEST, SLOT, newest_reader
 from lz_penalty.kernels import triton as triton_cuda
 from lz_penalty.kernels.triton._launch import side_stream
 from tests.support.where import nothing_waits

@@ -13,6 +13,7 @@ from lz_penalty.policy import counters
 counters.register()
 counters.add({"lz_loops_seen": 2, "lz_loop_tokens": 130, "lz_stopped": 0})
 counters.add({"lz_loops_seen": 1, "lz_loop_tokens": -5})
+counters.count_request("refused")
 print(generate_latest().decode())
 """
 
@@ -29,6 +30,7 @@ def test_totals():
 def test_prometheus():
     pytest.importorskip("prometheus_client")
     text = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True).stdout
-    assert "lz_loops_seen_total 3.0\n" in text
-    assert "lz_loop_tokens_total 130.0\n" in text
-    assert "lz_stopped_total 0.0\n" in text
+    assert "lz_penalty:loops_seen_total 3.0\n" in text
+    assert "lz_penalty:loop_tokens_total 130.0\n" in text
+    assert "lz_penalty:stopped_total 0.0\n" in text
+    assert 'lz_penalty:requests_total{settings="refused"} 1.0\n' in text

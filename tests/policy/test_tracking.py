@@ -163,9 +163,14 @@ def test_shadow_mode_counts_and_asks_for_nothing():
         before = one.section
         assert one.push(token) == (one.section != before)
         assert (one.forced, one.closing, one.stopped, one.ended_thinking) == (None, (), None, None)
-    assert one.totals() == {"lz_loops_seen": 1, "lz_loop_tokens": 600, "lz_thinking_ended": 1, "lz_stopped": 1}
+    found = {"lz_loops_seen": 1, "lz_loops_left": 0, "lz_loop_tokens": 600, "lz_thinking_ended": 1, "lz_stopped": 1}
+    assert one.totals() == found
+    one.push(ord("x"))
+    assert one.totals() == found | {"lz_loops_left": 1}
+    one.rewind(1)
+    assert one.totals() == found
     generate(acting, b"abcde " * 100)
-    assert acting.totals() == {"lz_loops_seen": 0, "lz_loop_tokens": 0, "lz_thinking_ended": 1, "lz_stopped": 1}
+    assert acting.totals() == dict.fromkeys(found, 0) | {"lz_thinking_ended": 1, "lz_stopped": 1}
     assert is_loop(b"abcde " * 100)
 
 

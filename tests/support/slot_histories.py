@@ -63,12 +63,25 @@ class Sequence:
 
     def turn(self, rng, vocab):
         """What the newest token may do to a policy."""
-        watched = self.state.watched
-        watched.length = self.length
+        generation = self.state.generation
+        generation.length = self.length
         if rng.random() < 0.2:
-            watched.section = rng.randrange(5)
-        watched.forced = rng.randrange(vocab) if rng.random() < 0.1 and not watched.shadow else None
-        self.config = self.configs[watched.section]
+            generation.section = rng.randrange(5)
+        generation.forced = rng.randrange(vocab) if rng.random() < 0.1 and not generation.shadow else None
+        self.config = self.configs[generation.section]
+
+
+class RandomGeneration(SimpleNamespace):
+    """In place of `Generation`: its section and the token that is forced are random."""
+
+    prompt, section, forced, length, lines = (), 1, None, 0, None
+
+    @property
+    def line(self):
+        return self.lines[self.section]
+
+    def note(self, flags, index):
+        self.would_differ = lambda: flags[index]
 
 
 class Simulation:
@@ -154,8 +167,8 @@ class Simulation:
         if self.server.default is not None:  # its sections differ in their exempt ids
             fields = {"lz_shadow": rng.random() < 0.5, "lz_code": rng.choice(("paper", "none")), "lz_window_size": 40}
         asked = settings_from_request(fields, self.server.default)
-        watched = SimpleNamespace(section=1, forced=None, length=0, shadow=asked.shadow, would_differ=None)
-        return Sequence(prompt, fields, None, asked.policy.configs, state=Penalised(watched=watched))
+        generation = RandomGeneration(shadow=asked.shadow)
+        return Sequence(prompt, fields, None, asked.policy.configs, state=Penalised(generation=generation))
 
     def _leave(self):
         one = self.running.pop(self.rng.randrange(len(self.running)))
@@ -202,12 +215,12 @@ class Simulation:
             self._append(one)
 
     def _check(self, one, before, after):
-        watched = one.state and one.state.watched
-        if watched and watched.shadow:
+        generation = one.state and one.state.generation
+        if generation and generation.shadow:
             assert torch.equal(before, after)
             self._check_shadow(one, before)
-        elif watched and watched.forced is not None:
-            assert after.argmax() == watched.forced
+        elif generation and generation.forced is not None:
+            assert after.argmax() == generation.forced
             assert after.softmax(0).max() == 1
         elif one.config is None:
             assert torch.equal(before, after)
@@ -215,7 +228,7 @@ class Simulation:
             check_row(before, after, one.prompt, one.output, one.config, SPECIAL)
 
     def _check_shadow(self, one, before):
-        penalised, differs = before, one.state.watched.would_differ()
+        penalised, differs = before, one.state.generation.would_differ()
         if one.config is not None:
             context = (one.prompt if one.config.include_prompt else []) + one.output
             exempt = {"exempt_token_ids": (*one.config.exempt_token_ids, *SPECIAL)}

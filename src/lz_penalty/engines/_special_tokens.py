@@ -1,4 +1,4 @@
-"""Which tokens structure a conversation, and so are exempt from the penalty; the one rule of all engines."""
+"""Special tokens are exempt from the penalty: which they are, and how a request's settings get them. For all engines."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 from weakref import WeakValueDictionary
 
 from lz_penalty._checks import MAX_EXEMPT, MAX_TOKEN_IDS
 from lz_penalty.config import LZPenaltyConfig
+from lz_penalty.policy import SECTIONS, Policy, RequestPolicy
 from lz_penalty.policy._vocabulary import text_tokenizer
 
 __all__ = ["exempting", "special_token_ids"]
@@ -25,16 +26,16 @@ _warned: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by identity: n
 
 
 def special_token_ids(tokenizer: Any = None, config: Any = None, *others: Any) -> tuple[int, ...]:
-    """The ids that structure a conversation: end of sequence and turn, padding, thinking markers. At most 1,023.
+    """Return the ids that structure a conversation: end of sequence and turn, padding, thinking markers. At most 1,023.
 
-    A prompt of many turns is full of them; penalised, they would leave the model less able to stop. Where there are more
-    than 1,023, those that configs and tokenizer name as end, begin or padding come first, then the tokenizer's in
+    A prompt of many turns is full of them. If they were penalised, the model would be less able to stop. If there are more
+    than 1,023, those that configs and tokenizer name as end, begin or padding come first, then the tokenizer's others in
     ascending order. A warning says so, once for each tokenizer.
 
     Args:
-        tokenizer: a tokenizer, or a processor that has one: its special tokens, and those of its added tokens that
+        tokenizer: a tokenizer, or a processor that has one. Gives its special tokens, and those of its added tokens that
             look like a marker (`<...>`, `[...]`) and speak of thinking or occur in its chat template.
-        config: a model or generation config; its eos, bos and pad ids.
+        config: a model or generation config. Gives its eos, bos and pad ids.
         others: further configs.
     """
     inner = text_tokenizer(tokenizer)
@@ -46,17 +47,24 @@ def special_token_ids(tokenizer: Any = None, config: Any = None, *others: Any) -
     return tuple(sorted(ids[:MAX_SPECIAL]))
 
 
-def exempting(config: LZPenaltyConfig, ids: Iterable[int]) -> LZPenaltyConfig:
-    """The config with these ids exempt besides its own.
+@overload
+def exempting(asked: LZPenaltyConfig, ids: Iterable[int]) -> LZPenaltyConfig: ...
+@overload
+def exempting(asked: RequestPolicy, ids: Iterable[int]) -> RequestPolicy: ...
+def exempting(asked: LZPenaltyConfig | RequestPolicy, ids: Iterable[int]) -> LZPenaltyConfig | RequestPolicy:
+    """Return a config, or a policy in each of its sections, with these ids exempt besides its own.
 
     >>> exempting(LZPenaltyConfig(exempt_token_ids=(5, 7)), (0, 7)).exempt_token_ids
     (0, 5, 7)
     """
-    return replace(config, exempt_token_ids=tuple({*config.exempt_token_ids, *ids}))
+    if isinstance(asked, LZPenaltyConfig):
+        return replace(asked, exempt_token_ids=tuple({*asked.exempt_token_ids, *ids}))
+    configs = [config and exempting(config, ids) for config in asked.policy.configs]
+    return replace(asked, policy=Policy(**dict(zip(SECTIONS, configs, strict=True))))
 
 
 def _ends(source: Any) -> Iterator[int]:
-    """The end, begin and pad ids that a config, its text config or a tokenizer names."""
+    """Yield the end, begin and pad ids that a config, its text config or a tokenizer names."""
     for one in (source, source.get_text_config() if hasattr(source, "get_text_config") else None):
         for name in _ENDS:
             value = getattr(one, name, None)
@@ -66,7 +74,7 @@ def _ends(source: Any) -> Iterator[int]:
 
 
 def _of_tokenizer(tokenizer: Any, inner: Any) -> set[int]:
-    """The special tokens of a tokenizer, and its markers."""
+    """Return the special tokens of a tokenizer, and its markers."""
     if tokenizer is None:
         return set()
     templates = "".join(str(getattr(one, "chat_template", None) or "") for one in (tokenizer, inner))
@@ -78,7 +86,7 @@ def _of_tokenizer(tokenizer: Any, inner: Any) -> set[int]:
 
 
 def _warn(tokenizer: Any, count: int) -> None:
-    """Say how many special tokens are left out; once for each tokenizer that can be remembered."""
+    """Log how many special tokens are left out, once for each tokenizer that can be remembered."""
     if tokenizer is not None and _warned.get(id(tokenizer)) is tokenizer:
         return
     with suppress(TypeError):

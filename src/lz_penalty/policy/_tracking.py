@@ -152,6 +152,7 @@ class Tracker:
         climb = self._climb
         return {
             "lz_loops_seen": climb.loops,
+            "lz_loops_left": climb.loops - self._loops_now(),
             "lz_loop_tokens": climb.loop_tokens,
             "lz_thinking_ended": climb.ends,
             "lz_stopped": int(climb.stopped is not None),
@@ -177,6 +178,11 @@ class Tracker:
             self._detector.rewind(count)
             while self._climbs and self._climbs[-1][0] > self._detector.length:
                 self._climb = self._climbs.pop()[1]
+
+    def _loops_now(self) -> int:
+        """Return how many of the loops go on to the newest token."""
+        stretches = () if self._detector is None else self._detector.stretches
+        return sum(stretch in self._climb.counted for stretch in stretches)
 
     # ------------------------------------------------------------ in a run, or while a marker is written
 

@@ -61,8 +61,7 @@ def generate(requests: list[dict[str, Any]], env: dict[str, str] | None = None, 
     """Run requests through one `sglang.Engine`, all at once; see `offline.py`.
 
     Args:
-        requests: `{"prompt": ids, **sampling parameters}`; with `"processor": True` the request brings
-            `LZPenaltyLogitProcessor`, with `"refused": True` it may be refused.
+        requests: `{"prompt": ids, **sampling parameters}`; with `"refused": True` the request may be refused.
         env: further environment variables.
         engine: settings of the engine.
 

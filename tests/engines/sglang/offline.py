@@ -9,14 +9,9 @@ from typing import Any
 
 async def answer(engine: Any, request: dict[str, Any]) -> tuple[list[int] | str, dict[str, Any] | None]:
     """Tokens and finish reason of one request, or the message with which it was refused, where that is expected."""
-    from lz_penalty.engines.sglang._custom_processor import LZPenaltyLogitProcessor
-
     prompt, refused = request.pop("prompt"), request.pop("refused", False)
-    processor = LZPenaltyLogitProcessor.to_str() if request.pop("processor", False) else None
     try:
-        output = await engine.async_generate(
-            input_ids=prompt, sampling_params=request, custom_logit_processor=processor
-        )
+        output = await engine.async_generate(input_ids=prompt, sampling_params=request)
     except ValueError as error:
         if not refused:
             raise

@@ -15,16 +15,12 @@ SMALL = {
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"disable_overlap_schedule": True}, {"enable_mixed_chunk": True, "enable_custom_logit_processor": True}],
+    [{}, {"disable_overlap_schedule": True}, {"enable_mixed_chunk": True}],
     ids=["overlap", "no overlap", "mixed chunks"],
 )
 def test_mixed_requests(model, tokenizer, special, options):
-    """With mixed chunks, every other request also brings the custom processor, which must leave the work to the plug-in."""
     requests = mixed_requests(tokenizer, special, 100)
-    tasks = as_tasks(requests)
-    for task in tasks[::2] if "enable_custom_logit_processor" in options else ():
-        task["processor"] = True
-    result = generate(tasks, env=RETRACT, **SMALL, **options)
+    result = generate(as_tasks(requests), env=RETRACT, **SMALL, **options)
     check_all(model, requests, result["tokens"])
     counts = result["counts"]
     print(counts)

@@ -43,7 +43,7 @@ def sampled(server, prompt, custom, **sampling):
 
 def metrics(server):
     text = httpx.get(server + "/metrics", timeout=60).text
-    return {name: float(value) for name, value in re.findall(r"^(lz_\w+)(?:{[^}]*})? (\S+)$", text, re.M)}
+    return {name: float(value) for name, value in re.findall(r"^lz_penalty:(\w+)(?:{[^}]*})? (\S+)$", text, re.M)}
 
 
 def test_the_default_stops_a_loop(server, looping):
@@ -109,7 +109,8 @@ def test_shadow_mode_changes_nothing_and_counts(server, looping):
     assert min(sums.values()) > 0
     after = metrics(server)
     for name, value in sums.items():
-        assert after[name + "_total"] - before.get(name + "_total", 0) == value
+        metric = name.removeprefix("lz_") + "_total"
+        assert after[metric] - before.get(metric, 0) == value
 
 
 def test_white_space_under_a_grammar(server, tokenizer):

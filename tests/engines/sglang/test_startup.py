@@ -22,7 +22,7 @@ from lz_penalty import LZPenaltyError
 from lz_penalty.engines.sglang import _hooks as hooks
 from lz_penalty.engines.sglang import plugin
 from lz_penalty.engines.sglang._checks import settings_of
-from lz_penalty.engines.sglang._watched import Watched
+from lz_penalty.engines.sglang._ending import generation_of
 from lz_penalty.policy import Ladder, Policy, RequestPolicy, Sections, settings_from_request
 from tests.engines.sglang.engines import EngineFailed, as_tasks, generate, serve
 from tests.support import ROOT
@@ -34,22 +34,13 @@ EVERYTHING = RequestPolicy(policy=Policy(), ladder=Ladder(end_thinking_copies=10
 
 
 def test_switched_off_by_sglangs_own_controls(model, tokenizer):
-    """Nothing is penalised then; and the custom processor refuses to be late, which others in its batch do not notice."""
+    """Nothing is penalised then."""
     requests = mixed_requests(tokenizer, (), 10)
-    late = {
-        "prompt": [5, 6, 7],
-        "max_new_tokens": 5,
-        "custom_params": {"lz_penalty": 0.2},
-        "processor": True,
-        "refused": True,
-    }
-    result = generate([*as_tasks(requests), late], env=OFF, enable_custom_logit_processor=True)
+    result = generate(as_tasks(requests), env=OFF)
     for one in requests:
         one.config = None
-    *outputs, refusal = result["tokens"]
-    check_all(model, requests, outputs)
+    check_all(model, requests, result["tokens"])
     assert not result["counts"]
-    assert "overlap scheduling hides the newest token" in refusal
 
 
 def test_a_mistake_in_the_settings_of_the_server_ends_the_start():
@@ -204,24 +195,7 @@ def test_an_unreadable_tokenizer_is_tried_once(monkeypatch):
     unreadable = object()
     for _ in range(3):
         with pytest.raises(LZPenaltyError, match="the tokenizer cannot be read"):
-            Watched(None, EVERYTHING, unreadable)
+            generation_of(None, EVERYTHING, unreadable)
     assert tried == [unreadable]
     with pytest.raises(LZPenaltyError, match="without --skip-tokenizer-init"):
-        Watched(None, EVERYTHING, None)
-
-
-@pytest.mark.parametrize(
-    "how",
-    [{"env": OFF, "disable_overlap_schedule": True}, {"env": OFF | {"SGLANG_ENABLE_DELAY_SAMPLE": "1"}}],
-    ids=["no overlap", "delayed sampling"],
-)
-def test_custom_processor(model, tokenizer, special, how):
-    """Exact where it can be; bad settings are refused, and others in the batch do not notice."""
-    requests = mixed_requests(tokenizer, special, 40, seed=7)
-    bad = {"prompt": [5, 6, 7], "max_new_tokens": 5, "custom_params": {"lz_penalty": -1}, "refused": True}
-    policy = bad | {"custom_params": {"lz_stop_copies": 20}}
-    tasks = [task | {"processor": True} for task in (*as_tasks(requests), bad, policy)]
-    *outputs, refusal, no_policies = generate(tasks, enable_custom_logit_processor=True, **how)["tokens"]
-    check_all(model, requests, outputs)
-    assert "lz_penalty = -1" in refusal
-    assert "knows no policies" in no_policies
+        generation_of(None, EVERYTHING, None)

@@ -92,16 +92,15 @@ def test_a_method_that_another_library_has_wrapped_stays_wrapped(model, prompts,
 
 @HOW
 def test_the_change_is_off_below_another_library(how):
-    """No `lz_*` field can show it here: the tracker must not be fed twice, and not at all after `disable()`."""
+    """No `lz_*` field can show it here: the generation must not be fed twice, and not at all after `disable()`."""
     fed = []
 
-    class Followed:
-        class tracker:
-            stopped, push = None, fed.append
+    class Generation:
+        stopped, push = None, fed.append
 
     def step():
         one = RequestState(request_id="0", initial_tokens=[1, 2], max_new_tokens=9)
-        one.lz_followed = Followed
+        one.lz_generation = Generation
         one.status = one.status.DECODING
         one.update_and_check_completion(7, None)
         told = fed.copy()

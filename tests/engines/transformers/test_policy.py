@@ -205,13 +205,13 @@ def test_rows_may_move_shrink_and_be_overwritten(tokenizer, sections):
         rows = 2 if kind == 9 else 4
         if ids.shape != (rows, length):  # else the same tensor, which may have been written to
             ids = buffer[:rows, :length]
-        processor.rows.read(ids, processor._behind_padding)
-        padding = processor._behind_padding(ids)
+        processor.rows.read(ids, processor._after_padding)
+        padding = processor._after_padding(ids)
         if processor.rows.settled:
             assert (processor.rows.starts is None) == (padding is None)
             assert padding is None or torch.equal(processor.rows.starts, padding)
         want = [sections.read(row.tolist()) for row in ids]
-        assert [tracker._state for tracker in processor.rows.trackers] == want
+        assert [one._tracker._state for one in processor.rows.generations] == want
         met.update(state.section for state in want)
     assert met == {"thinking", "answer", "code", "tool_call", "table"}
 

@@ -21,7 +21,7 @@ from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
 from lz_penalty import LZPenaltyConfig, bundled_model
 from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
-from lz_penalty.engines.vllm._settings import special_tokens_of
+from lz_penalty.engines.vllm._startup import special_tokens_of
 from tests.support.cases import config as random_config
 from tests.support.cases import sequence
 from tests.support.requests_and_truth import check_row

@@ -7,7 +7,7 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
 from lz_penalty.engines.vllm._ending import Ending
-from lz_penalty.engines.vllm._settings import special_tokens_of, tokenizer_of
+from lz_penalty.engines.vllm._startup import special_tokens_of, tokenizer_of
 from tests.engines.vllm.policy_truth import Truth
 
 

@@ -7,11 +7,12 @@ import torch
 from vllm.v1.worker.gpu_input_batch import InputBatch
 
 from lz_penalty import LZPenaltyError
+from lz_penalty.engines import _device as device
 from lz_penalty.engines import _requests as settings_module
 from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
 from lz_penalty.engines.vllm import _staging as staging
 from lz_penalty.engines.vllm import _v1 as batch_state
-from lz_penalty.engines.vllm._settings import special_tokens_of
+from lz_penalty.engines.vllm._startup import special_tokens_of
 from tests.engines.vllm import batches
 from tests.engines.vllm.batches import REACH, VOCAB, Simulation, engine_config
 from tests.engines.vllm.kinds import record_kinds
@@ -48,7 +49,7 @@ def test_columns_that_are_copied(vllm_config, monkeypatch):
         batch_state, "prepare_lz_penalty", lambda *given, ahead, **more: aheads.append(ahead) or prepare(*given, **more)
     )
     simulation = Simulation(vllm_config, 0, asynchronous=False)
-    monkeypatch.setattr(settings_module._host, "pins", False)
+    monkeypatch.setattr(device._host, "pins", False)
     for _ in range(150):
         simulation.step()
     assert aheads

@@ -7,13 +7,14 @@ import pytest
 import torch
 from vllm import SamplingParams
 
-from lz_penalty.engines import _requests as request_settings
-from lz_penalty.engines._requests import RequestSettings, fetch, send
+from lz_penalty.engines import _device
+from lz_penalty.engines._device import Later, send
+from lz_penalty.engines._requests import RequestSettings
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
-from lz_penalty.engines.vllm import _processor as processor
+from lz_penalty.engines.vllm import _startup as startup
 from lz_penalty.engines.vllm._counting import EVERY, SlotReader
-from lz_penalty.engines.vllm._following import Followed, Following
+from lz_penalty.engines.vllm._policies import Policies
 from lz_penalty.policy import counters
 from tests.engines.vllm.test_contract import vllm_config  # noqa: F401
 
@@ -22,9 +23,9 @@ CUDA = torch.device("cuda")
 
 
 def slots_of(rank, monkeypatch, sharded=True, v1=False):
-    monkeypatch.setattr(processor, "get_tensor_model_parallel_rank", lambda: rank)
+    monkeypatch.setattr(startup, "get_tensor_model_parallel_rank", lambda: rank)
     parallel = SimpleNamespace(tensor_parallel_size=RANKS, enable_batch_sharded_sampling=sharded)
-    return processor._counted_slots(parallel, SLOTS, v1)
+    return startup.counted_slots(parallel, SLOTS, v1)
 
 
 def test_every_slot_is_counted_by_one_rank(monkeypatch):
@@ -33,7 +34,7 @@ def test_every_slot_is_counted_by_one_rank(monkeypatch):
         assert sorted(slot for one in ranges for slot in one) == list(range(SLOTS))
         assert all(ranges) == (sharded and not v1)
     older = SimpleNamespace(tensor_parallel_size=1)  # before vLLM had batch-sharded sampling
-    assert processor._counted_slots(older, SLOTS, v1=False) == range(SLOTS)
+    assert startup.counted_slots(older, SLOTS, v1=False) == range(SLOTS)
 
 
 @pytest.mark.parametrize("sees_all", [True, False], ids=["not sharded after all", "sharded"])
@@ -52,7 +53,7 @@ def test_loops_of_all_ranks(monkeypatch, sees_all):
         ctx = SimpleNamespace(idx_mapping=torch.from_numpy(seen), idx_mapping_np=seen)
         for _ in range(2 * EVERY):
             reader.step(ctx, np.ones(SLOTS, dtype=bool))
-        met.append(reader.counts.met)
+        met.append(reader.counts.found["lz_loops_seen"])
     assert sum(met) == SLOTS
     assert min(met) > 0
 
@@ -62,12 +63,12 @@ def test_policies_of_all_ranks(vllm_config, monkeypatch):  # noqa: F811
     params = SamplingParams(max_tokens=90, extra_args={"lz_stop_copies": 6})
     settings = RequestSettings(ServerSettings(), (), SLOTS, torch.device("cpu"))
     for rank in range(RANKS):
-        following = Following(vllm_config, slots_of(rank, monkeypatch))
+        policies = Policies(vllm_config, slots_of(rank, monkeypatch))
         for slot in range(SLOTS):
-            followed = Followed(following, settings.read(params.extra_args, slot), params, [1, 2], slot)
-            followed.read([9, 8, 7, 1])
-            followed.read([9, 8, 7, 1, *[4, 5, 6] * 6])
-            followed.settle()
+            generation = policies.follow(settings.read(params.extra_args, slot), params, [1, 2], slot)
+            generation.read([9, 8, 7, 1])
+            generation.read([9, 8, 7, 1, *[4, 5, 6] * 6])
+            policies.leave(slot, generation)
     assert counters.totals()["lz_stopped"] - before["lz_stopped"] == SLOTS
 
 
@@ -99,18 +100,18 @@ def test_nothing_is_pinned_where_it_cannot_be(monkeypatch):
         (True, ["pinned", ("cuda", {"non_blocking": True})], ("cpu", {"non_blocking": True})),
         (False, [("cuda", {})], ("cpu", {"copy": True})),
     ):
-        monkeypatch.setattr(request_settings._host, "pins", pinned)
+        monkeypatch.setattr(_device._host, "pins", pinned)
         assert send(np.zeros(1), CUDA).done == sent
-        got, done = fetch(OnHost())
-        assert got.done == [fetched]
-        assert done is (event if pinned else None)  # torch pins what a copy that does not wait is written to
+        later = Later(OnHost())
+        assert later._copy.done == [fetched]
+        assert later._done is (event if pinned else None)  # torch pins what a copy that does not wait is written to
 
 
 @pytest.mark.parametrize("pinned", [True, False])
 def test_what_vllm_says_of_pinned_memory_is_heard(vllm_config, monkeypatch, pinned):  # noqa: F811
-    monkeypatch.setattr(request_settings._host, "pins", not pinned)
+    monkeypatch.setattr(_device._host, "pins", not pinned)
     LZPenaltyLogitsProcessor(vllm_config, torch.device("cpu"), pinned)
-    assert request_settings._host.pins is pinned
+    assert _device._host.pins is pinned
 
 
 @pytest.mark.parametrize("pinned", [True, False])
@@ -118,4 +119,4 @@ def test_v2_asks_vllm(monkeypatch, pinned):
     from vllm.utils import platform_utils
 
     monkeypatch.setattr(platform_utils, "is_pin_memory_available", lambda: pinned)
-    assert processor._v2_pins_memory() is pinned
+    assert startup.v2_pins_memory() is pinned

@@ -10,6 +10,7 @@ from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
 from lz_penalty import LZPenaltyConfig
 from lz_penalty.engines import _requests as settings_module
+from lz_penalty.engines._device import force_
 from lz_penalty.engines._requests import RequestSettings
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
@@ -17,7 +18,7 @@ from lz_penalty.engines.vllm import _ending as ending
 from lz_penalty.engines.vllm import _processor as processor
 from lz_penalty.engines.vllm import _v1 as batch_state
 from lz_penalty.engines.vllm._ending import Ending
-from lz_penalty.engines.vllm._following import Followed, Following, force_
+from lz_penalty.engines.vllm._policies import Policies
 from lz_penalty.policy import SECTIONS, Policy, RequestPolicy, counters
 from tests.engines.vllm.batches import VOCAB, Simulation
 from tests.engines.vllm.policy_truth import Truth
@@ -195,12 +196,12 @@ def note_calls(monkeypatch, owner, name, calls):
 @pytest.fixture
 def in_one_process(vllm_config):  # noqa: F811
     """Follows a request where worker and scheduler share its parameters."""
-    following = Following(vllm_config, counted=range(0))
-    following.shares_params = True
+    policies = Policies(vllm_config, counted=range(0))
+    policies.shares_params = True
 
     def follow(params):
         settings = RequestSettings(ServerSettings(), (), 1, torch.device("cpu")).read(params.extra_args, 0)
-        return Followed(following, settings, params, [1, 2, 3], 0)
+        return policies.follow(settings, params, [1, 2, 3], 0)
 
     return follow
 
@@ -216,29 +217,29 @@ def arrived(params):
 def test_an_end_that_vllm_does_not_find(in_one_process):
     """The run goes on for some tokens, as vLLM's detection is told to expect; then only EOS is left."""
     params = SamplingParams(min_tokens=50, max_tokens=90, extra_args=STOP)
-    followed = in_one_process(params)
+    generation = in_one_process(params)
     output = [9, 8, 7, 1, *[4, 5, 6] * 6][:-1]  # the token that comes now completes the last copy
-    followed.read(output[:-1])
-    assert followed.forced is None
-    followed.read(output)
+    generation.read(output[:-1])
+    assert generation.forced is None
+    generation.read(output)
     assert params.repetition_detection == RepetitionDetectionParams(3, 3, 6)
     assert params.min_tokens == 0
     forced = []
     for _ in range(10):
-        forced.append(followed.forced)
-        output.append(followed.forced)
-        followed.read(output)
+        forced.append(generation.forced)
+        output.append(generation.forced)
+        generation.read(output)
     assert forced == [6, 4, 5, 6, 4, 5, 6, 4, EOS, EOS]
 
 
 def test_looking_ahead_keeps_nothing(in_one_process):
     """Drafts that would use up the patience with vLLM's detection are not kept, so the run is still how it ends."""
-    followed = in_one_process(SamplingParams(max_tokens=90, extra_args=STOP))
-    followed.read([9, 8, 7, 1, *[4, 5, 6] * 6][:-1])
-    ahead = followed.ahead([6, 4, 5] * 4)
+    generation = in_one_process(SamplingParams(max_tokens=90, extra_args=STOP))
+    generation.read([9, 8, 7, 1, *[4, 5, 6] * 6][:-1])
+    ahead = generation.ahead([6, 4, 5] * 4)
     assert [token for _, token in ahead] == [6, 4, 5, 6, 4, 5, 6, 4, *[EOS] * 5]
-    assert followed.ahead([])[0][1] == followed.forced == 6
-    assert not followed.overrides_masks
+    assert generation.ahead([])[0][1] == generation.forced == 6
+    assert not generation.overrides_masks
 
 
 def test_shared_parameters_are_left_alone(in_one_process, monkeypatch):
@@ -246,10 +247,10 @@ def test_shared_parameters_are_left_alone(in_one_process, monkeypatch):
     for n, seed, in_process in ((4, None, True), (4, 7, True), (1, None, True), (4, None, False)):
         monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0" if in_process else "1")
         params = arrived(SamplingParams(n=n, seed=seed, temperature=0.5, min_tokens=5, max_tokens=90, extra_args=STOP))
-        followed = in_one_process(params)
-        followed.read([9, 8, 7, 1, *[4, 5, 6] * 6])
+        generation = in_one_process(params)
+        generation.read([9, 8, 7, 1, *[4, 5, 6] * 6])
         shared = n > 1 and seed is None and in_process
-        assert followed.forced == (EOS if shared else 4)
+        assert generation.forced == (EOS if shared else 4)
         assert (params.repetition_detection, params.min_tokens) == (
             (None, 5) if shared else (RepetitionDetectionParams(3, 3, 6), 0)
         )
@@ -257,15 +258,15 @@ def test_shared_parameters_are_left_alone(in_one_process, monkeypatch):
 
 def test_tokens_that_the_model_does_not_know(vllm_config, tokenizer, monkeypatch):  # noqa: F811
     """A tokenizer may write an end-of-thinking marker with one, a request may name one as its stop token."""
-    assert Following(vllm_config, counted=range(0)).closers
+    assert Policies(vllm_config, counted=range(0)).reading.closers
     (close,) = tokenizer("</think>").input_ids
     monkeypatch.setattr(type(vllm_config.model_config), "get_vocab_size", lambda self: close)
-    assert not Following(vllm_config, counted=range(0)).closers
+    assert not Policies(vllm_config, counted=range(0)).reading.closers
     logits = torch.randn(2, VOCAB)
     for token in (VOCAB, 10**9, -1):
-        for overrides_masks in (False, True):
+        for masks in ("obeyed", "overridden", "to come"):
             after = logits.clone()
-            force_(after, 1, token, overrides_masks=overrides_masks)
+            force_(after, 1, token, masks)
             assert torch.equal(after, logits)
 
 

@@ -47,7 +47,9 @@ def answers(tokenizer, tmp_path_factory):
     env = {"LZ_PENALTY_SERVER": SERVER, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path_factory.mktemp("metrics"))}
     with serve("--max-num-seqs", "16", "--max-model-len", "512", env=env) as address:
         *replies, chat = asyncio.run(run(address))
-        metrics = {name: metric(address, f"lz_{name}_total") for name in ("shadow_steps", "shadow_changed", "stopped")}
+        metrics = {
+            name: metric(address, f"lz_penalty:{name}_total") for name in ("shadow_steps", "shadow_changed", "stopped")
+        }
     assert chat.status_code == 200
     good = []
     for task, (status, reply) in zip(asked, replies, strict=False):

@@ -10,7 +10,7 @@ CPU = torch.device("cpu")
 
 def rank(number, store, in_c, backends, results):
     """One process: what it can do, and what it does after the ranks have agreed."""
-    from lz_penalty.engines.vllm import _ranks as ranks
+    from lz_penalty.engines.vllm import _startup as ranks
     from lz_penalty.errors import LZPenaltyError
 
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=number, world_size=len(in_c))
@@ -45,7 +45,7 @@ def test_different_backends_are_refused(tmp_path):
 
 
 def test_a_rank_alone_asks_nobody(monkeypatch):
-    from lz_penalty.engines.vllm import _ranks as ranks
+    from lz_penalty.engines.vllm import _startup as ranks
 
     monkeypatch.setattr(ranks, "get_tp_group", None)
     for here in (True, False):

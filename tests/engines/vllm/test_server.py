@@ -170,7 +170,7 @@ def test_metrics(tmp_path, tokenizer, runner):
     env |= V2 if runner == "V2" else {}
     with serve("--max-num-seqs", "16", "--max-model-len", "1024", env=env) as address:
         outputs, status = asyncio.run(run(address))
-        met, broken = metric(address, "lz_penalty:loops_met_total"), metric(address, "lz_penalty:loops_broken_total")
+        seen, left = metric(address, "lz_penalty:loops_seen_total"), metric(address, "lz_penalty:loops_left_total")
         arrived = {name: metric(address, f'lz_penalty:requests_total{{settings="{name}"}}') for name in OUTCOMES}
     assert status == 400
     assert arrived == {"penalised": len(requests), "none": 1, "refused": 1}
@@ -178,9 +178,9 @@ def test_metrics(tmp_path, tokenizer, runner):
     for slot, output in enumerate(outputs):
         counts.look(slot, output, len(output), output)
     if runner == "V1":
-        assert (met, broken) == (counts.met, counts.broken)
-    assert 0 < met <= counts.met
-    assert 0 < broken <= counts.broken
+        assert (seen, left) == (counts.found["lz_loops_seen"], counts.found["lz_loops_left"])
+    assert 0 < seen <= counts.found["lz_loops_seen"]
+    assert 0 < left <= counts.found["lz_loops_left"]
 
 
 def test_replaying_a_log(server, tmp_path):

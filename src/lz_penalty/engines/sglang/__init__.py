@@ -1,7 +1,11 @@
-"""SGLang: a plug-in that SGLang finds by itself, and a `CustomLogitProcessor` for servers that prefer those.
+"""SGLang: a plug-in that SGLang finds by itself.
 
-`plugin` is what SGLang loads, and `hooks` is what it registers. `checks` says which requests can be penalised, `history`
-keeps their tokens on the device; `watched` follows requests with a policy on the host, `policy_rows` does what they need
-on the device. `custom_processor` is the alternative. Importing this package imports neither SGLang nor
-torch.
+    plugin.py      what SGLang loads: `register` is the entry point
+    _hooks.py      the hooks that it registers
+    _checks.py     which requests can be penalised, and which are refused
+    _history.py    the tokens of penalised requests on the device, and a step
+    _policies.py   what a step does for requests with a policy
+    _ending.py     reads the output of a request on the host, ends it for the ladder, and counts it
+
+Importing this package imports neither SGLang nor torch.
 """

@@ -1,4 +1,4 @@
-"""Which requests are penalised, and which must be refused: bad settings, or a server where it could not be exact."""
+"""Which requests are penalised, and which are refused: bad settings, or a server in which the penalty is not exact."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["settings_of"]
 
 
 def settings_of(params: Any) -> Asked:
-    """What SGLang's `SamplingParams` ask for, `None` for nothing.
+    """Return what SGLang's `SamplingParams` ask for, `None` for nothing.
 
     Raises:
         LZPenaltyError: the settings are bad, or this server cannot penalise exactly.

@@ -1,48 +1,58 @@
-"""The last tokens of every penalised request, on the device: stored and penalised in one launch per step.
+"""The last tokens of every penalised request, on the device. One launch per step stores the newest and penalises.
 
 SGLang decodes ahead of the host, so only the device knows the newest token: it is the step's input. A history is
 loaded from the host once, when its prefill is complete and the host still knows everything.
 
     history  [slots, capacity]   a slot is the request's row in SGLang's own `req_to_token`
-    base     per request         how many tokens of the request stand before the first one in its history
+    base     per request         how many tokens of the request come before the first one in its history
+
+One decoding step: `ForwardBatch.init_new` -> `History.step` before the forward pass, `ModelRunner.sample` -> `History.apply`
+after it (the hooks in `_hooks.py`). Without a policy, `apply` is one call of the prepared op. With one, `PolicyRows` does
+its part before and after that call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from lz_penalty import _packing as col
 from lz_penalty._packing import PackedConfig
-from lz_penalty.engines._requests import RequestSettings, Settings, padded, send, store
-from lz_penalty.engines.sglang._policy_rows import PolicyRows
+from lz_penalty.engines._device import padded, send, store
+from lz_penalty.engines._generation import Generation
+from lz_penalty.engines._requests import RequestSettings, Settings
+from lz_penalty.engines.sglang._policies import PolicyRows
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.ops import prepare_lz_penalty
-
-if TYPE_CHECKING:
-    from lz_penalty.engines.sglang._watched import Watched
 
 __all__ = ["History", "Penalised", "Step"]
 
 
 @dataclass(eq=False)
 class Penalised:
-    """A request with the penalty; `settings` and `base` are set when its history is loaded. `watched`: with a policy."""
+    """A request with the penalty.
+
+    Attributes:
+        slot, base, settings: set when its history is loaded.
+        generation: `None` without a policy.
+        follower: lets the generation read the output; see `Follower`.
+    """
 
     slot: int = -1
     base: int = 0
     settings: Settings | None = None
-    watched: Watched | None = None
+    generation: Generation | None = None
+    follower: Any = None
 
     @property
     def line(self) -> np.ndarray:
-        """Of the settings table, for the token to come."""
+        """The settings row of the token to come."""
         assert self.settings is not None
-        return self.settings.line if self.watched is None else self.settings.lines[self.watched.section]
+        return self.settings.line if self.generation is None else self.generation.line
 
 
 @dataclass(eq=False)
@@ -53,9 +63,9 @@ class Step:
         requests: of each row, `None` for rows without the penalty.
         packed: the settings of the rows.
         bases: int64 `[rows]` on the device; `None` where all are 0.
-        newest_at: int64 `[rows]`, where each row's newest token stands among the step's inputs, -1 where the history has
-            it already; `None`: every row has one input, its newest token.
-        policies: the rows with a policy, `None` where there are none.
+        newest_at: int64 `[rows]`, the place of each row's newest token among the step's inputs, -1 where the history has
+            it already. `None`: every row has one input, its newest token.
+        policies: the rows with a policy, `None` if there are none.
         penalise: the op, prepared when the step is first taken.
     """
 
@@ -68,7 +78,7 @@ class Step:
 
 
 class History:
-    """Histories of all slots of one model runner.
+    """The histories of all slots of one model runner.
 
     Args:
         settings: reads the settings of requests.
@@ -96,6 +106,8 @@ class History:
                 begin = max(
                     0 if request.settings.include_prompt else prompt_length, len(tokens) - request.settings.reach
                 )
+                if request.generation is not None:
+                    request.generation.lines = request.settings.lines
             request.base = begin
             contexts.append(tokens[begin:])
         self._last = None
@@ -117,17 +129,17 @@ class History:
     def _new_step(self, requests: list[Penalised | None], newest_at: torch.Tensor | None) -> Step:
         table = np.zeros((len(requests), col.COLUMNS), dtype=np.int32)
         bases = np.zeros(len(requests), dtype=np.int64)
-        watched = False
+        has_policy = False
         for row, request in enumerate(requests):
             if request is not None and request.settings is not None:
                 table[row], bases[row] = request.settings.line, request.base
-                watched |= request.watched is not None
-        policies = PolicyRows(requests, self._settings, self._device) if watched else None
+                has_policy |= request.generation is not None
+        policies = PolicyRows(requests, self._settings, self._device) if has_policy else None
         packed = self._settings.pack(table) if policies is None else policies.packed
         return Step(requests, packed, send(bases, self._device) if bases.any() else None, newest_at, policies)
 
     def _make_room(self, requests: list[Penalised | None], lengths: np.ndarray) -> bool:
-        """Move what still matters to the beginning of full slots, on the device; whether any was full."""
+        """Move the tokens that still matter to the beginning of full slots, on the device; return whether any was full."""
         if lengths.max() <= self._capacity:
             return False
         moved = False
@@ -153,7 +165,9 @@ class History:
         lengths = batch.seq_lens[:rows]
         if step.bases is not None:
             lengths = lengths - step.bases
-        if self._device.type == "cpu":  # on a GPU the op does so: rows without the penalty may be longer than a slot
+        if (
+            self._device.type == "cpu"
+        ):  # rows without the penalty may be longer than a slot; on a GPU the op clamps them
             lengths = lengths.clamp(max=self._capacity)
         newest = batch.input_ids[:rows]
         if step.newest_at is not None:
@@ -161,10 +175,9 @@ class History:
         logits, slots = logits[:rows], batch.req_pool_indices[:rows]
         given = (logits, self._tokens, lengths, None, slots, None, None, newest)
         if step.policies is not None:
-            step.policies.now()
+            step.policies.before_penalty(logits)
         if step.penalise is None:
             step.penalise = prepare_lz_penalty(*given, config=step.packed)
         step.penalise(*given)
         if step.policies is not None:
-            step.policies.force(logits)
-            step.policies.compare(logits, self._tokens, lengths, slots)
+            step.policies.after_penalty(logits)

@@ -1,10 +1,10 @@
 """The hooks of the plug-in, in every process of SGLang.
 
-SamplingParams.verify             as a request arrives: bad settings become status 400
-Scheduler._add_request_to_queue   as it reaches a scheduler: read its settings, once
-ForwardBatch.init_new             before a forward pass: who is in it; with a policy, sample late (see `_sample_late`)
+SamplingParams.verify             a request arrives: bad settings become status 400
+Scheduler._add_request_to_queue   a request reaches a scheduler: read its settings, once
+ForwardBatch.init_new             before a forward pass: prepare the step; with a policy, sample late (see `_sample_late`)
 ModelRunner.sample                after it: penalise
-Req.update_finish_state           of requests with a policy alone: see `watched`
+Req.update_finish_state           only of requests with a policy, or where loops are counted: see `_ending.py`
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ import torch
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.utils import common
 
-from lz_penalty.engines._requests import RequestSettings, allow_pinning
+from lz_penalty.engines._device import allow_pinning
+from lz_penalty.engines._requests import RequestSettings
 from lz_penalty.engines._special_tokens import special_token_ids
 from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.sglang._checks import settings_of
+from lz_penalty.engines.sglang._ending import Follower, generation_of
 from lz_penalty.engines.sglang._history import History, Penalised
-from lz_penalty.engines.sglang._watched import Watched
 from lz_penalty.engines.sglang.plugin import errors_end_the_process
 from lz_penalty.errors import LZPenaltyError
-from lz_penalty.policy import RequestPolicy
+from lz_penalty.policy import RequestPolicy, counters
 
 __all__ = ["register"]
 
@@ -39,11 +40,11 @@ _REQUEST = "lz_penalty"  # attribute of a `Req`: `Penalised` or None
 _STEP = "lz_penalty_step"  # attribute of a `ForwardBatch`
 _HISTORY = "lz_penalty_history"  # attribute of a `ModelRunner`
 _AFTER_TOKEN = "sglang.srt.managers.schedule_batch.Req.update_finish_state"
-_process = SimpleNamespace(tokenizer=None, asked=False)  # `asked`: some request wants the penalty
+_process = SimpleNamespace(tokenizer=None, asked=False)  # `asked`: some request has asked for the penalty
 
 
 def register() -> None:
-    """Check the server's settings and this version of SGLang, and register the hooks; raises where they cannot work."""
+    """Check the server's settings and this version of SGLang, and register the hooks; raise if they cannot work."""
     server_settings().without_stop_token()
     _check_target(_AFTER_TOKEN, ("self", "new_accepted_len"))
     for target, (hook, kind, parameters) in _HOOKS.items():
@@ -53,7 +54,7 @@ def register() -> None:
 
 
 def _check_when_applied() -> None:
-    """SGLang applies the hooks of all plug-ins later, and only logs where it fails: check ours when it has."""
+    """Check our hooks after SGLang has applied those of all plug-ins, which it does later: it only logs what fails."""
     apply_hooks = vars(HookRegistry)["apply_hooks"]
 
     def apply_and_check(cls: Any) -> None:
@@ -77,7 +78,7 @@ def _check_applied() -> None:
 
 
 def _calls(function: Any, hook: Any) -> bool:
-    """Whether this is the function that SGLang has made of a hook and what it hooks into."""
+    """Return whether SGLang has made this function from the hook and its target."""
     for cell in getattr(function, "__closure__", None) or ():
         with suppress(ValueError):  # a cell that is still empty
             if cell.cell_contents is hook:
@@ -104,11 +105,16 @@ def _check_target(target: str, parameters: tuple[str, ...]) -> None:
 
 
 def _after_verify(_: None, params: Any, *args: Any, **kwargs: Any) -> None:
-    settings_of(params)
+    try:
+        asked = settings_of(params)
+    except LZPenaltyError:
+        counters.count_request("refused")
+        raise
+    counters.count_request("none" if asked is None else "penalised")
 
 
 def _before_queue(scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> None:
-    """Read the request's settings; what the arrival check has not seen (other front ends) is aborted with status 400."""
+    """Read the request's settings. Other front ends do not check them on arrival: abort bad ones with status 400."""
     if hasattr(req, _REQUEST):  # retracted, and back again
         return
     request = None
@@ -166,25 +172,27 @@ _HOOKS: dict[str, Any] = {
 
 
 def _request(req: Any, tokenizer: Any) -> Penalised | None:
-    """What the request asks for, in our terms."""
-    asked = settings_of(req.sampling_params)
+    """Return the request if it is penalised, with its generation if it has a policy."""
+    asked, counts = settings_of(req.sampling_params), server_settings().count_loops
     if asked is None:
         return None
-    return Penalised(watched=Watched(req, asked, tokenizer) if isinstance(asked, RequestPolicy) else None)
+    generation = generation_of(req, asked, tokenizer) if isinstance(asked, RequestPolicy) else None
+    follower = Follower(req, generation, counts) if generation is not None or counts else None
+    return Penalised(generation=generation, follower=follower)
 
 
 def _sample_late(forward_batch: Any) -> None:
-    """Let SGLang process the tokens of the step before while the device works on this one, and only then sample.
+    """Let SGLang process the tokens of the previous step while the device works on this one, and only then sample.
 
-    That is what it does under overlap scheduling for steps with a grammar; an empty list of grammars is enough for it.
+    Under overlap scheduling SGLang does so for steps with a grammar. An empty list of grammars is enough.
     """
     info = forward_batch.sampling_info
-    if info.grammars is None and not forward_batch.is_prefill_only:  # where nothing is sampled
+    if info.grammars is None and not forward_batch.is_prefill_only:  # then nothing is sampled
         info.grammars = []
 
 
 def _step(forward_batch: Any, batch: Any, history: History, requests: list[Penalised | None]) -> Any:
-    """Load the requests whose prefill ends here, and prepare the step; `None` if no row of it is penalised."""
+    """Load the requests whose prefill ends in this step, and prepare it; `None` if no row of it is penalised."""
     lengths = forward_batch.seq_lens_cpu.numpy()
     if batch.forward_mode.is_decode():
         return history.step(requests, lengths, None)
@@ -197,11 +205,11 @@ def _step(forward_batch: Any, batch: Any, history: History, requests: list[Penal
             continue
         newest_at[row] = -1
         tokens = req.full_untruncated_fill_ids
-        if lengths[row] != len(tokens):  # a chunk that is not the last: what is sampled after it is thrown away
+        if lengths[row] != len(tokens):  # a chunk that is not the last: its sample is thrown away
             requests[row] = None
         elif request is not None:
-            if request.watched is not None:
-                request.watched.resume()
+            if request.follower is not None:
+                request.follower.resume()
             params, prompt_length = req.sampling_params.custom_params, len(req.origin_input_ids)
             loads.append((request, params, slots[row], tokens.tolist(), prompt_length))
     if loads:
@@ -210,7 +218,7 @@ def _step(forward_batch: Any, batch: Any, history: History, requests: list[Penal
 
 
 def _history(runner: Any) -> History:
-    """The runner's histories, made when the first penalised request is there."""
+    """Return the runner's histories; make them when the first penalised request comes."""
     history = getattr(runner, _HISTORY, None)
     if history is None:
         slots, context_length = runner.req_to_token_pool.req_to_token.shape

@@ -1,8 +1,8 @@
-"""What the entry point names: SGLang calls `register` in every process, and it registers `hooks`.
+"""The entry point: SGLang calls `register` in every process.
 
-SGLang logs what a plug-in raises, also while it is imported, and goes on without it. A server that quietly lacks the
-penalty is worse than none. So this module imports nothing that could fail, and everything else happens where an error
-ends the process: `SystemExit` is no `Exception`, and SGLang's main process ends when one of its children has.
+SGLang logs the errors of a plug-in, also those while it is imported, and goes on without it. A server that quietly lacks the
+penalty is worse than none. So this module imports nothing that could fail, and every later error ends the process:
+`SystemExit` is no `Exception`, and SGLang's main process ends when one of its children does.
 """
 
 from __future__ import annotations
@@ -10,27 +10,18 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 from lz_penalty.errors import LZPenaltyError
 
-__all__ = ["errors_end_the_process", "is_registered", "register"]
-
-_process = SimpleNamespace(registered=False)
+__all__ = ["errors_end_the_process", "register"]
 
 
 def register() -> None:
-    """Called by SGLang: check the server's settings and register the hooks."""
+    """Check the server's settings and register the hooks. SGLang calls this."""
     with errors_end_the_process():
         from lz_penalty.engines.sglang import _hooks as hooks
 
         hooks.register()
-        _process.registered = True
-
-
-def is_registered() -> bool:
-    """Whether the plug-in penalises in this process."""
-    return _process.registered
 
 
 @contextmanager

@@ -10,8 +10,15 @@
 
     python -m lz_penalty.engines.transformers serve MODEL
 
-The processor is a pure function of the token ids it is called with, so beams, assisted and prompt-lookup decoding,
-which call it with growing and shrinking prefixes, cannot confuse it.
+The processor is a pure function of the token ids it is called with. So it is exact in beam search, and in assisted and
+prompt-lookup decoding, which call it with growing and shrinking prefixes.
+
+    _processor.py    the penalty in `generate`; `_assistants.py`: not for an assistant with another tokenizer
+    _policy.py       policies in `generate`; `_rows.py` finds each row's generation again from the ids
+    _continuous.py   both in continuous batching
+    _enabling.py     `enable()`, with `_patching.py` and `_settings.py`
+    _serving.py      `transformers serve`
+    _stopping.py     a stopping criterion that works alone
 """
 
 from lz_penalty.engines._special_tokens import special_token_ids

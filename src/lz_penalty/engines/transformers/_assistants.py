@@ -1,8 +1,8 @@
 """Assistants with a tokenizer of their own: their drafts are not penalised, the target's tokens are.
 
-`generate` hands the target's processors to the assistant too, which calls them with the ids and scores of another
-vocabulary. Prompt length, left padding, exempt ids and markers are the target's and mean nothing there. The candidate
-generators of transformers are therefore wrapped when this module is imported. That changes nothing for other processors.
+`generate` passes the target's processors to the assistant too, which calls them with the ids and scores of another
+vocabulary. Prompt length, left padding, exempt ids and markers belong to the target and mean nothing there. So the candidate
+generators of transformers are wrapped when this module is imported. Other processors are not affected.
 """
 
 from __future__ import annotations

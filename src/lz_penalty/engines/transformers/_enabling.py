@@ -1,7 +1,7 @@
 """`enable()`: the `lz_*` settings in `generate`, `GenerationConfig`, `generate_batch` and `transformers serve`.
 
-Every change to transformers is one line of `_CHANGES`, here or in `serving`: a method and what wraps it. `Patches` makes
-and undoes them.
+Every change to transformers is one line of `_CHANGES`, of `CHANGES` in `_continuous.py` or in `_serving.py`: a method and the
+function that wraps it. `Patches` makes and undoes them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager, ContinuousMixin
 
 from lz_penalty.config import LZPenaltyConfig
+from lz_penalty.engines._generation import count_loops
+from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.transformers import _continuous as continuous
-from lz_penalty.engines.transformers import _following as following
 from lz_penalty.engines.transformers import _serving as serving
 from lz_penalty.engines.transformers._assistants import IN_ANOTHER_VOCABULARY
 from lz_penalty.engines.transformers._patching import Change, Patches
-from lz_penalty.engines.transformers._policy import LZPolicyLogitsProcessor, needs_sections
+from lz_penalty.engines.transformers._policy import LZPolicyLogitsProcessor, needs_sections, until
 from lz_penalty.engines.transformers._processor import LZPenaltyLogitsProcessor
 from lz_penalty.engines.transformers._settings import FIELDS, asked_of, lz_fields
 from lz_penalty.errors import LZPenaltyError
@@ -56,22 +57,32 @@ def disable() -> None:
 
 
 class _Call:
-    """One call of `generate`: what it was given, and what was made for it."""
+    """One call of `generate`: its arguments, and the processor that was made for it."""
 
     def __init__(self, model: Any, args: tuple[Any, ...], given: dict[str, Any]) -> None:
         config = args[1] if len(args) > 1 else given.get("generation_config")
         self.tokenizer = given.get("tokenizer") or getattr(model, "lz_tokenizer", None)
         self.plain = given.get("assistant_model") is None and given.get("custom_generate") is None
         self.request_id = getattr(config, serving.REQUEST_ID, None)
-        self.processor: LZPolicyLogitsProcessor | None = None
+        self.processor: LZPenaltyLogitsProcessor | None = None
+
+    @property
+    def policy(self) -> LZPolicyLogitsProcessor | None:
+        """The processor, if it has a policy."""
+        return self.processor if isinstance(self.processor, LZPolicyLogitsProcessor) else None
 
     def finish(self, output: Any) -> Any:
-        """Leave what became of each row on the output."""
+        """Count what became of each row, and put it on the output."""
         rows = getattr(output, "sequences", output)
-        if self.processor is not None and self.processor.asked.looks_for_runs and isinstance(rows, torch.Tensor):
-            output.lz_outcomes = self.processor.outcomes(rows)
+        if self.processor is None or not isinstance(rows, torch.Tensor):
+            return output
+        if self.policy is not None and self.policy.asked.looks_for_runs:
+            output.lz_outcomes = self.policy.outcomes(rows)
             for outcome in output.lz_outcomes:
                 counters.add(outcome.counts)
+        elif server_settings().count_loops:
+            for row in rows[:, self.processor.prompt_length or 0 :].tolist():
+                count_loops(until(row, self.processor.ends))
         return output
 
 
@@ -102,7 +113,7 @@ def _get_logits_processor(original: Callable[..., Any]) -> Callable[..., Any]:
                 raise LZPenaltyError("lz_* settings and an LZPenaltyLogitsProcessor were given: use one of them.")
             kwargs["logits_processor"] = LogitsProcessorList([*given, ours])
             call = _CALL.get()
-            if call is not None and isinstance(ours, LZPolicyLogitsProcessor):
+            if call is not None:
                 call.processor = ours
         return original(self, generation_config, input_ids_seq_length, *args, **kwargs)
 
@@ -113,9 +124,10 @@ def _get_stopping_criteria(original: Callable[..., Any]) -> Callable[..., Any]:
     def changed(self, *args, **kwargs):
         criteria = original(self, *args, **kwargs)
         call = _CALL.get()
-        if call is not None and call.processor is not None and call.processor.asked.ladder.stop_copies is not None:
-            call.processor.stopping.noted = lambda: following.note_stop(call.request_id)
-            criteria.append(call.processor.stopping)
+        policy = None if call is None else call.policy
+        if call is not None and policy is not None and policy.asked.ladder.stop_copies is not None:
+            policy.stopping.noted = lambda: continuous.note_stop(call.request_id)
+            criteria.append(policy.stopping)
         return criteria
 
     return changed
@@ -124,7 +136,7 @@ def _get_stopping_criteria(original: Callable[..., Any]) -> Callable[..., Any]:
 def _processor(
     model: Any, generation_config: Any, prompt_length: int | None, model_kwargs: dict[str, Any]
 ) -> LZPenaltyLogitsProcessor | None:
-    """The processor that a generation config asks for. Without a prompt length it is for continuous batching."""
+    """Return the processor that a generation config asks for. Without a prompt length it is for continuous batching."""
     asked, says_so = asked_of(generation_config)
     if asked is None and says_so and prompt_length is None:
         asked = continuous.OFF  # requests may ask for it
@@ -148,7 +160,7 @@ def _processor(
 
 
 def _for_policy(model: Any, asked: RequestPolicy, generation_config: Any, prompt_length: int | None) -> dict[str, Any]:
-    """What a policy must know of the call of `generate` that it is for; without a prompt length it is for batching."""
+    """Return what a policy must know of its call of `generate`. Without a prompt length it is for continuous batching."""
     call = None if prompt_length is None else _CALL.get()
     if call is None and prompt_length is not None:
         raise LZPenaltyError(
@@ -214,7 +226,7 @@ _CHANGES: tuple[Change, ...] = (
     (GenerationMixin, "_get_stopping_criteria", _get_stopping_criteria),
     (ContinuousMixin, "init_continuous_batching", _init_continuous_batching),
     (ContinuousBatchingManager, "add_request", _add_request),
-    *following.CHANGES,
+    *continuous.CHANGES,
     (BaseHandler, "__init__", _handler),
     *serving.CHANGES,
 )

@@ -1,4 +1,4 @@
-"""`Patches`: changes to classes of transformers that can be taken back without undoing what other libraries did."""
+"""`Patches`: changes to classes of transformers that can be undone without undoing those of other libraries."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class _Wrapped:
     """A method that we have wrapped.
 
     Attributes:
-        before: what the class itself had under this name; `_ABSENT` where it inherits the method.
-        wrapper: what we put there.
-        active: whether the wrapper calls the changed method; else it calls the original.
-        is_made: whether all changes are in effect. An inactive wrapper that is the class's method then changes it too:
-            another library had replaced it, and has put it back since.
+        before: the class's own attribute of this name; `_ABSENT` if it inherits the method.
+        wrapper: our function in its place.
+        active: whether the wrapper calls the changed method; else it calls the original. An inactive wrapper also calls the
+            changed method if it is the class's method while all changes are in effect: then another library had replaced
+            it and has put it back.
     """
 
     def __init__(self, owner: type, name: str, change: Callable[..., Any], is_made: Callable[[], bool]) -> None:
@@ -57,7 +57,7 @@ class _Wrapped:
 
 
 class Patches:
-    """Methods that are wrapped, and class attributes that are `None`, until `undo`. For any number of threads.
+    """Wraps methods, and sets class attributes to `None`, until `undo`. Any number of threads may use it.
 
     Another library may wrap our wrapper, or replace it. Its function is never taken away: `undo` then only makes our
     wrapper call the original.
@@ -108,7 +108,7 @@ class Patches:
                 patch.active = True
 
     def undo(self) -> None:
-        """Take back what was made."""
+        """Undo all changes."""
         with self.lock:
             self.made = False
             for patch in self._wrapped.values():
@@ -121,7 +121,7 @@ class Patches:
                 del self._fields[place]
 
     def _is_reached(self, owner: type, name: str) -> bool:
-        """Whether a call of this method comes to our wrapper."""
+        """Return whether a call of this method reaches our wrapper."""
         patch = self._wrapped.get((owner, name))
         return patch is not None and _leads_to(getattr(owner, name), patch.wrapper)
 
@@ -136,7 +136,7 @@ def _check(changes: Iterable[Change]) -> None:
 
 
 def _put_back(place: tuple[type, str], ours: Any, before: Any) -> bool:
-    """Give a class back what it had, unless something else than ours is there now; whether that was done."""
+    """Restore a class's attribute if it is still ours; return whether it was."""
     owner, name = place
     if vars(owner).get(name, _ABSENT) is not ours:
         return False
@@ -148,7 +148,7 @@ def _put_back(place: tuple[type, str], ours: Any, before: Any) -> bool:
 
 
 def _leads_to(function: Any, wrapper: Any) -> bool:
-    """Whether a function is the wrapper, or says that it wraps it, or has it in its closure; and so on from there."""
+    """Return whether a function is the wrapper, or wraps it by `__wrapped__`, a partial or its closure, at any depth."""
     seen, left = set(), [function]
     while left:
         one = left.pop()

@@ -1,4 +1,4 @@
-"""`LZPenaltyLogitsProcessor`: from the ids that `generate` hands over to (tokens, starts) for the op."""
+"""`LZPenaltyLogitsProcessor`: turns the ids that `generate` passes into (tokens, starts) for the op."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from lz_penalty.errors import LZPenaltyError, show
 from lz_penalty.ops import apply_lz_penalty_
 from lz_penalty.policy._vocabulary import text_tokenizer
 
-__all__ = ["LZPenaltyLogitsProcessor"]
+__all__ = ["LZPenaltyLogitsProcessor", "ends_of"]
 
 
 class LZPenaltyLogitsProcessor(LogitsProcessor):
-    """Adds the LZ penalty to the scores of `generate`. A pure function of the ids it is called with.
+    """Adds the LZ penalty to the scores of `generate`. It is a pure function of the ids it is called with.
 
     Args:
-        config: the settings; at each step the penalty sees all tokens so far, less left padding.
-        pad_token_id: the token of left padding: the leading run of it is left out (only that: it often is the
-            end-of-sequence token too). Taken from the tokenizer or model config where one is given.
+        config: the settings. At each step the penalty sees all tokens so far, except left padding.
+        pad_token_id: the token of left padding. Only the leading run of it is left out, since it often is the
+            end-of-sequence token too. Taken from the tokenizer or model config if one is given.
         tokenizer: its special tokens are exempt (see `special_token_ids`).
-        model_config: a model or generation config, for the same where there is no tokenizer.
-        attention_mask: `[prompts, length]`, the prompts' mask: its leading zeros are the left padding, whatever
-            token stands there. Rows of beams and of `num_return_sequences` follow their prompt's.
+        model_config: a model or generation config. Its special tokens are exempt too.
+        attention_mask: `[prompts, length]`, the mask of the prompts. Its leading zeros are the left padding, whatever the
+            tokens are. Rows of beams and of `num_return_sequences` have the mask of their prompt.
         penalise_special_tokens: do not exempt them.
-        prompt_length: where the prompt ends, padding included; needed where the config has `include_prompt=False`.
+        prompt_length: where the prompt ends, padding included. Needed if the config has `include_prompt=False`.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class LZPenaltyLogitsProcessor(LogitsProcessor):
             if self.pad_token_id is None:
                 self.pad_token_id = getattr(source, "pad_token_id", None)
         self.prompt_length = integer(0, 2**31 - 1, optional=True)("prompt_length", prompt_length)
+        self.ends = ends_of(tokenizer, model_config, self.pad_token_id)
         self.padding = None if attention_mask is None else (attention_mask.cumsum(1) == 0).sum(1)
 
     def __repr__(self) -> str:
@@ -79,13 +80,13 @@ class LZPenaltyLogitsProcessor(LogitsProcessor):
         return penalised
 
     def _starts(self, input_ids: torch.Tensor) -> torch.Tensor | None:
-        """Where each row's context begins: behind its left padding, or behind the prompt."""
+        """Return where each row's context begins: after its left padding, or after the prompt."""
         if self.config.include_prompt:
-            return self._behind_padding(input_ids)
+            return self._after_padding(input_ids)
         rows, length = input_ids.shape
         return self._prompt_ends(rows, length, input_ids.device)
 
-    def _behind_padding(self, input_ids: torch.Tensor) -> torch.Tensor | None:
+    def _after_padding(self, input_ids: torch.Tensor) -> torch.Tensor | None:
         rows, length = input_ids.shape
         if self.padding is not None:
             return self._padding_of(rows, input_ids.device)
@@ -119,8 +120,17 @@ class LZPenaltyLogitsProcessor(LogitsProcessor):
 
     @property
     def supports_continuous_batching(self) -> bool:  # type: ignore[override]
-        """Asked by continuous batching for a processor that it did not convert: it would hand over only the last token."""
+        """Raise: continuous batching asks for this if it did not convert the processor, and would pass only the last token."""
         raise LZPenaltyError(
             "continuous batching hands an ordinary processor only the last token of each request, so the LZ penalty could "
             "not take effect: call lz_penalty.engines.transformers.enable() and put lz_penalty into the generation config."
         )
+
+
+def ends_of(tokenizer: Any, config: Any, pad: int | None) -> frozenset[int]:
+    """Return the ids that end a row: end-of-sequence tokens of the generation config, else of the tokenizer, and padding."""
+    found = getattr(config, "eos_token_id", None)
+    if found is None:
+        found = getattr(text_tokenizer(tokenizer), "eos_token_id", None)
+    ids = found if isinstance(found, (list, tuple)) else [found]
+    return frozenset(token for token in (*ids, pad) if token is not None)

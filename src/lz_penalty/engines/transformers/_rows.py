@@ -1,4 +1,4 @@
-"""`Rows`: where each row of a batch of `generate` is, by a tracker for each."""
+"""`Rows`: the generations of the rows of a batch of `generate`, found again from the ids of each call."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 import torch
 
-from lz_penalty.policy import Tracker
+from lz_penalty.engines._generation import Generation
 
 __all__ = ["Rows"]
 
 
 class Rows:
-    """The trackers of the rows of a batch. A function of the ids alone: what is remembered only saves work.
+    """The generations of the rows of a batch. They depend on the ids alone: what is remembered only saves work.
 
-    A tensor of ids may be written to between two calls, but not behind PyTorch's back, as through a NumPy array.
+    A tensor of ids may be written to between two calls, but only through PyTorch, not through a NumPy array.
 
     Args:
-        make: a tracker for a prompt's ids.
-        prompt_length: where outputs begin, padding included; `None`: behind the first ids that are read.
-        ends: ids that end a row; `generate` pads it from there on, so of several in a row only the first is read.
-        only_appended: `generate` does nothing but append a token to every row. Then only the newest ids are read; else
-            all are compared with those of the last call, since beams move and drafts are refused.
+        make: makes a generation from a prompt's ids.
+        prompt_length: where outputs begin, padding included. `None`: after the first ids that are read.
+        ends: ids that end a row. `generate` pads it from there on, so of several in a row only the first is read.
+        only_appended: `generate` does nothing but append a token to every row. Then only the newest ids are read. Else
+            all are compared with those of the previous call, since beams move and drafts are refused.
 
     Attributes:
-        trackers: one for each row.
+        generations: one for each row.
         ended: which rows have ended.
-        starts: `[rows]`, where each row begins; `None` where all begin with their first id.
-        settled: whether that stays so while tokens are appended; else a row is all padding, which may go on.
+        starts: `[rows]`, where each row begins; `None` if all begin with their first id.
+        settled: whether `starts` stays as it is while tokens are appended. If not, a row is all padding, which may go on.
     """
 
     def __init__(
         self,
-        make: Callable[[Sequence[int]], Tracker],
+        make: Callable[[Sequence[int]], Generation],
         prompt_length: int | None,
         ends: Collection[int],
         only_appended: bool = False,
     ) -> None:
-        self.trackers: list[Tracker] = []
+        self.generations: list[Generation] = []
         self.ended: list[bool] = []
         self.starts: torch.Tensor | None = None
         self.settled = False
@@ -47,26 +47,26 @@ class Rows:
         self._ends = frozenset(ends)
         self._only_appended = only_appended
         self._length = -1  # of the rows of the last call
-        self._read: torch.Tensor | None = None  # its ids, and how often those were written to
-        self._version = 0
-        self._ids: list[bytes] = []  # theirs: nothing compares and copies faster
+        self._read: torch.Tensor | None = None  # the ids of the last call
+        self._version = 0  # how often PyTorch had written to them
+        self._ids: list[bytes] = []  # the same ids: nothing compares and copies faster than bytes
         self._starts: list[int] = []
-        self._bases: list[int] = []  # where the output of each begins
+        self._bases: list[int] = []  # where the output of each row begins
 
     def read(self, ids: torch.Tensor, starts: Callable[[torch.Tensor], torch.Tensor | None]) -> bool:
-        """Read `ids [rows, length]`; whether any row may be elsewhere than before.
+        """Read `ids [rows, length]`; return whether section, forced token or end of any row may have changed.
 
-        On a GPU this waits for the newest ids, or for all of them where tokens are not only appended.
+        On a GPU this waits for the newest ids, or for all of them if tokens are not only appended.
 
         Args:
             ids: all tokens so far.
-            starts: gives `[rows]`, where each row of the ids begins; asked only for rows that are not those of the last call.
+            starts: returns `[rows]`, where each row of the ids begins. Called only if the rows are not those of the last call.
         """
         if ids is self._read and (self._only_appended or ids._version == self._version):
             return False  # the stopping criterion had them before the processor
         rows, length = ids.shape
         grown = length - self._length
-        if self._only_appended and rows == len(self.trackers) and 0 <= grown <= 1:
+        if self._only_appended and rows == len(self.generations) and 0 <= grown <= 1:
             if not grown:
                 return False
             self._length, self._read = length, ids
@@ -74,7 +74,7 @@ class Rows:
                 return self._push(ids[:, -1].tolist())
             array = ids.numpy()
             return self._push([array.item(-1)] if rows == 1 else array[:, -1].tolist())
-        if self._only_appended or ids.is_inference():  # which does not count
+        if self._only_appended or ids.is_inference():  # its version is not counted
             self._read = None
         else:
             self._read, self._version = ids, ids._version
@@ -82,7 +82,7 @@ class Rows:
         known, self._length = self._ids, length
         if not self._only_appended:
             self._ids = _bytes(array)
-            if rows == len(self.trackers) and 0 <= grown <= 1 and all(map(bytes.startswith, self._ids, known)):
+            if rows == len(self.generations) and 0 <= grown <= 1 and all(map(bytes.startswith, self._ids, known)):
                 return self._push(array[:, -1].tolist()) if grown else False
         self.starts = starts(ids)
         begins = [0] * rows if self.starts is None else self.starts.tolist()
@@ -93,60 +93,60 @@ class Rows:
     def _push(self, newest: list[int]) -> bool:
         changed = False
         ends, ended = self._ends, self.ended
-        for row, (token, tracker) in enumerate(zip(newest, self.trackers)):
+        for row, (token, generation) in enumerate(zip(newest, self.generations)):
             if token in ends:
                 if ended[row]:
                     continue
                 ended[row] = True
             elif ended[row]:
                 ended[row] = False
-            if tracker.push(token):
+            if generation.push(token):
                 changed = True
         return changed
 
     # ------------------------------------------------------------ rows that are not those of the last call
 
     def _move_to(self, array: np.ndarray, starts: list[int], known: list[bytes]) -> None:
-        """New prompts, moved beams, refused drafts."""
+        """Find the generations of these rows: prompts are new, beams have moved, or drafts were refused."""
         width = len(known[0]) if known else 0
         places = {row: i for i, row in enumerate(zip(self._starts, known))}
-        before = list(zip(self.trackers, self.ended, self._starts, self._bases, known))
-        self.trackers, self.ended, self._bases = [], [], []
+        before = list(zip(self.generations, self.ended, self._starts, self._bases, known))
+        self.generations, self.ended, self._bases = [], [], []
         for i, (row, start) in enumerate(zip(array, starts, strict=True)):
-            same = places.get((start, row.tobytes()[:width]), i)  # a beam that moved, or its own row
-            tracker, ended, base = self._taken_over(row, start, before[same] if same < len(before) else None)
-            self.trackers.append(tracker)
+            same = places.get((start, row.tobytes()[:width]), i)  # a beam that moved, or the row itself
+            generation, ended, base = self._taken_over(row, start, before[same] if same < len(before) else None)
+            self.generations.append(generation)
             self.ended.append(ended)
             self._bases.append(base)
         self._starts = starts
 
-    def _taken_over(self, row: np.ndarray, start: int, known: tuple | None) -> tuple[Tracker, bool, int]:
-        """The tracker of a row: one that is known, taken back to where the two part, or a new one."""
+    def _taken_over(self, row: np.ndarray, start: int, known: tuple | None) -> tuple[Generation, bool, int]:
+        """Return the generation of a row: a known one, rewound to where the two rows differ, or a new one."""
         if known is not None:
-            tracker, ended, its_start, base, ids = known
+            generation, ended, its_start, base, ids = known
             other = np.frombuffer(ids, row.dtype)
             common = _common(row, other)
             back = len(other) - common
-            if its_start == start and not ended and base <= common and back <= tracker.rewindable:
-                tracker = tracker.copy()
-                tracker.rewind(back)
-                return tracker, self._read_on(tracker, row[common:]), base
+            if its_start == start and not ended and base <= common and back <= generation.rewindable:
+                generation = generation.copy()
+                generation.rewind(back)
+                return generation, self._read_on(generation, row[common:]), base
         base = len(row) if self._prompt_length is None else min(self._prompt_length, len(row))
-        tracker = self._make(row[min(start, base) : base].tolist())
-        return tracker, self._read_on(tracker, row[base:]), base
+        generation = self._make(row[min(start, base) : base].tolist())
+        return generation, self._read_on(generation, row[base:]), base
 
-    def _read_on(self, tracker: Tracker, ids: np.ndarray) -> bool:
-        """Push these ids; whether the row has ended with them."""
+    def _read_on(self, generation: Generation, ids: np.ndarray) -> bool:
+        """Read these ids; return whether the row has ended with them."""
         ended = False
         for token in ids.tolist():
             if not (ended and token in self._ends):
-                tracker.push(token)
+                generation.push(token)
             ended = token in self._ends
         return ended
 
 
 def _bytes(array: np.ndarray) -> list[bytes]:
-    """The rows of an array."""
+    """Return the rows of an array as bytes."""
     if len(array) == 1:
         return [array.tobytes()]
     whole, width = array.tobytes(), array.shape[1] * array.itemsize
@@ -154,7 +154,7 @@ def _bytes(array: np.ndarray) -> list[bytes]:
 
 
 def _common(one: np.ndarray, other: np.ndarray) -> int:
-    """How many ids the two begin with in common."""
+    """Return how many ids two rows have in common at their beginning."""
     shorter = min(len(one), len(other))
     differs = one[:shorter] != other[:shorter]
     return int(differs.argmax()) if differs.any() else shorter

@@ -4,8 +4,8 @@
 
 A bad field is answered with status 400 and its name. The default for all requests is that of the model's generation
 config, else that of the server (`engines.server`), whose caps hold for every request. Without any of these nothing
-changes, except that continuous batching runs without asynchronous batching and CUDA graphs: it could not be exact
-otherwise.
+changes, except that continuous batching runs without asynchronous batching and CUDA graphs, with which the penalty could not
+be exact.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ from transformers.cli.serving.utils import BaseHandler, GenerationState
 from lz_penalty.config import MAX_BUFFER, LZPenaltyConfig
 from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.transformers import _continuous as continuous
-from lz_penalty.engines.transformers import _following as following
 from lz_penalty.engines.transformers._patching import Change
 from lz_penalty.engines.transformers._settings import lz_fields, settle
 from lz_penalty.errors import LZPenaltyError
-from lz_penalty.policy import settings_from_request
+from lz_penalty.policy import counters, settings_from_request
 
 __all__ = ["CHANGES", "REQUEST_ID", "changes_of_handlers", "special_tokens_of"]
 
 REQUEST_ID = "_lz_request_id"  # attribute of the generation config of a request
 STOPPED = "repetition"  # the finish reason
-# Used as the default while the real one is not known: only what no default could make right is refused.
+# Used as the default while the real one is not known. It refuses only fields that are wrong with every default.
 _REFINED = LZPenaltyConfig(buffer_size=MAX_BUFFER)
 
 
@@ -43,6 +42,7 @@ def _told_to_the_client() -> Iterator[None]:
     try:
         yield
     except LZPenaltyError as error:
+        counters.count_request("refused")
         raise HTTPException(status_code=400, detail=str(error)) from None
 
 
@@ -72,6 +72,7 @@ def _build_generation_config(original: Callable[..., Any]) -> Callable[..., Any]
             default = settings_from_request(lz_fields(vars(model_generation_config)), server.default)
             within = settings_from_request(lz_fields(vars(generation_config)), default)
             asked = replace(server, default=within).settings_of(lz_fields(body))
+        counters.count_request("none" if asked is None else "penalised")
         if use_cb:  # all requests share the first one's generation config
             continuous.OF_THIS_REQUEST.set(asked or continuous.OFF)
             asked = default
@@ -82,7 +83,7 @@ def _build_generation_config(original: Callable[..., Any]) -> Callable[..., Any]
 
 
 def special_tokens_of(model: Any) -> dict[str, Any]:
-    """What the processor of a model that is served must know of special tokens."""
+    """Return the arguments with which the processor of a served model finds special tokens."""
     if not hasattr(model, "lz_tokenizer"):
         return {}
     penalise = server_settings().penalise_special_tokens
@@ -115,7 +116,7 @@ def _non_streaming(original: Callable[..., Any]) -> Callable[..., Any]:
 
         _name(request_id, args, kwargs)
         answer = await original(self, request_id, *args, **kwargs)
-        if not following.was_stopped(request_id):
+        if not continuous.was_stopped(request_id):
             return answer
         return JSONResponse(_told(json.loads(answer.body)), media_type="application/json")
 
@@ -123,7 +124,7 @@ def _non_streaming(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _name(request_id: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Let the request's generation config say whose it is."""
+    """Write the request's id into its generation config."""
     for one in (*args, *kwargs.values()):
         if isinstance(one, GenerationConfig):
             setattr(one, REQUEST_ID, request_id)
@@ -132,7 +133,7 @@ def _name(request_id: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Non
 def _build_chunk_sse(original: Callable[..., Any]) -> Callable[..., Any]:
     def changed(self, request_id="", *args, **kwargs):
         chunk = original(self, request_id, *args, **kwargs)
-        if kwargs.get("finish_reason") != "stop" or not following.was_stopped(request_id):
+        if kwargs.get("finish_reason") != "stop" or not continuous.was_stopped(request_id):
             return chunk
         return self.chunk_to_sse(json.dumps(_told(json.loads(chunk.removeprefix("data: ")))))
 
@@ -140,7 +141,7 @@ def _build_chunk_sse(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _told(answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer that says that it was stopped for a repetition."""
+    """Return an answer with the finish reason of one that was stopped for a repetition."""
     for choice in answer.get("choices", ()):
         if choice["finish_reason"] == "stop":
             choice["finish_reason"] = STOPPED
@@ -163,7 +164,7 @@ _OF_HANDLERS = {
 
 
 def changes_of_handlers() -> list[Change]:
-    """The changes to the handlers that there are: their modules are loaded when a server starts, and slowly."""
+    """Return the changes to the handlers that are loaded. Their modules load slowly, when a server starts."""
     return [
         (handler, name, change)
         for handler in BaseHandler.__subclasses__()

@@ -1,4 +1,4 @@
-"""Between the flat `lz_*` fields of requests and generation configs and what they ask for."""
+"""The flat `lz_*` fields of requests and generation configs, and the settings in them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SETTLED = "_lz_asked"  # attribute of a generation config
 
 
 def lz_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The `lz_*` fields among others; a known one that is `None` was not given.
+    """Return the `lz_*` fields among others. A known field that is `None` was not given.
 
     >>> lz_fields({"lz_penalty": 0.15, "lz_preset": None, "temperature": 1.0})
     {'lz_penalty': 0.15}
@@ -24,14 +24,14 @@ def lz_fields(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def settle(generation_config: Any, asked: Asked) -> None:
-    """Let a generation config ask for this, and for nothing that its fields, or those of a default, say."""
+    """Let a generation config ask for exactly this, whatever its fields, or those of a default, say."""
     for name in lz_fields(vars(generation_config)):
         setattr(generation_config, name, None)
     setattr(generation_config, _SETTLED, (asked,))
 
 
 def asked_of(generation_config: Any) -> tuple[Asked, bool]:
-    """What a generation config asks for, and whether it says anything at all, if only that it asks for nothing."""
+    """Return what a generation config asks for, and whether it has any such setting, even one that asks for nothing."""
     settled = vars(generation_config).get(_SETTLED)
     if settled is not None:
         return settled[0], True

@@ -1,4 +1,4 @@
-"""How a request ends that the ladder stops: the best way that this vLLM has, since a processor cannot end anything itself.
+"""How vLLM ends a request that the ladder stops. A processor cannot end one itself, so it uses the best way there is.
 
 vLLM's worker and scheduler in one process   the last token of the run, and vLLM's own detection is told to find it:
 (one GPU: the default)                       finish_reason "repetition"; not where requests share their parameters
@@ -6,9 +6,9 @@ a server with a `stop_token_id`              that token: finish_reason "stop", w
 else                                         EOS, or a stop token of the request: finish_reason "stop"
 the request ignores EOS, and has none        EOS again and again, until vLLM's detection finds it: "repetition"
 
-For some of these the parameters must change before the scheduler has them. The object that arrives is the caller's, who
-may use it again, so only vLLM's own copy of it is changed: vLLM validates the caller's, copies it, and fills the copy by
-`update_from_generation_config`, all in one call. That method is where `change_copies` gets hold of the copy.
+Some of these ways need other sampling parameters before the scheduler has them. The object that arrives belongs to the
+caller, who may use it again, so only vLLM's own copy is changed. In one call, vLLM validates the caller's object, copies it,
+and completes the copy with `update_from_generation_config`. `change_copies` wraps that method.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from functools import wraps
 from typing import Any
 
 from vllm import SamplingParams, envs
+from vllm.logger import init_logger
 
 from lz_penalty.detection import Repetition
+from lz_penalty.engines._generation import Generation
 from lz_penalty.engines.server import server_settings
 from lz_penalty.policy import RequestPolicy
 
@@ -31,14 +33,15 @@ except ImportError:  # older releases end a request by tokens alone
 
 __all__ = ["Ending", "change_copies", "prepare_end"]
 
+_LOGGER = init_logger("vllm.lz_penalty")  # so that vLLM shows it
 LEAST_COPIES = 16  # of one token: the shortest run that the ladder counts
 SHARED = "_lz_shared"  # in `extra_args`: several requests have the same parameters
 _CHANGES = "lz_penalty_changes_copies"  # attribute of the method that does
-PATIENCE = 8  # tokens within which vLLM must have found a run; some were under way when it was told
+PATIENCE = 8  # tokens within which vLLM must find a run: some are under way when it is told
 
 
 class _Validated(threading.local):
-    """The request that this thread has validated last: the caller's parameters, and the policy that they ask for."""
+    """The request that this thread validated last: the caller's parameters, and the policy in them."""
 
     params: Any = None
     asked: RequestPolicy | None = None
@@ -48,12 +51,12 @@ _validated = _Validated()
 
 
 def prepare_end(params: Any, asked: RequestPolicy | None) -> None:
-    """Let vLLM's copy of these parameters be one that can be ended; `None`: nothing is to be changed."""
+    """Have vLLM's copy of these parameters changed so that the request can be ended. `None`: nothing is changed."""
     _validated.params, _validated.asked = params, asked
 
 
 def change_copies() -> None:
-    """Have vLLM's copies changed as `prepare_end` says, from now on in this process; called again, it does nothing."""
+    """Change vLLM's copies as `prepare_end` says, from now on in this process. A second call does nothing."""
     original = SamplingParams.update_from_generation_config
     if hasattr(original, _CHANGES):
         return
@@ -71,7 +74,7 @@ def change_copies() -> None:
 
 
 def _prepare(params: Any, asked: RequestPolicy) -> None:
-    """Change parameters that vLLM owns; lists and dictionaries in them may still be the caller's."""
+    """Change parameters that vLLM owns. The lists and dictionaries in them may still be the caller's."""
     copies, reserved = asked.ladder.stop_copies, server_settings().stop_token_id
     if copies is None or asked.shadow:
         return
@@ -81,31 +84,40 @@ def _prepare(params: Any, asked: RequestPolicy) -> None:
     if reserved is not None and params.structured_outputs is None:  # not every grammar lets it pass
         params.stop_token_ids = [*stops, *({reserved} - {*stops})]
     elif params.ignore_eos and not stops and _detection(params) is None:
-        # Found in a run that the ladder would stop by itself, or in what the ladder forces.
+        # vLLM finds a run that the ladder would stop too, or the row of EOS that the ladder forces.
         _detect(params, 1, max(LEAST_COPIES, math.ceil(copies)))
-        if not params.stop:  # before `min_tokens` vLLM does not look; without stop strings nothing else could end it
+        if (
+            not params.stop
+        ):  # vLLM does not look before `min_tokens`; without stop strings nothing else ends the request
             params.min_tokens = 0
 
 
 class Ending:
-    """How one request ends.
+    """How one request ends. `Generation` calls it.
 
     Args:
-        params: its sampling parameters.
+        params: the request's sampling parameters.
         shared: whether they are the scheduler's own.
         eos_token_id: of the model, `None` if it has none.
+        logs: whether this process logs the end.
+
+    Attributes:
+        by_run: whether vLLM's own detection is told to find the run.
+        early: 1 if that way writes the last token of the run itself, else 0.
     """
 
-    def __init__(self, params: Any, shared: bool, eos_token_id: int | None) -> None:
+    def __init__(self, params: Any, shared: bool, eos_token_id: int | None, logs: bool = False) -> None:
         self._params = params
         self._eos_token_id = eos_token_id
+        self._logs = logs
         alone = SHARED not in (params.extra_args or {})
         self.by_run = shared and alone and RepetitionDetectionParams is not None
+        self.early = int(self.by_run)
 
-    def token(self, run: Repetition, place: int) -> int | None:
-        """The token that must stand at this place of the output, behind the run; `None` if nothing can end it."""
-        if self.by_run and _patient(run, place):
-            return int(run.unit[(place - run.start) % run.period])
+    def token(self, run: Repetition, length: int) -> int | None:
+        """Return the token that must come after `length` tokens of the output; `None` if nothing can end the request."""
+        if self.by_run and _patient(run, length):
+            return int(run.unit[(length - run.start) % run.period])
         stops = self._params.stop_token_ids or []
         if (reserved := server_settings().stop_token_id) in stops and self._params.structured_outputs is None:
             return reserved
@@ -120,19 +132,24 @@ class Ending:
         """Whether the token must come even if it is masked: in spite of `min_tokens`, but never in a grammar."""
         return not self.by_run and self._params.structured_outputs is None
 
-    def wait(self, run: Repetition, place: int) -> None:
-        """So much of the output stands: the run has not ended the request if it should have by now."""
-        self.by_run = self.by_run and _patient(run, place)
+    def wait(self, run: Repetition, length: int) -> None:
+        """Give up on vLLM's detection if it has not found the run after `PATIENCE` tokens."""
+        self.by_run = self.by_run and _patient(run, length)
 
-    def begin(self, run: Repetition) -> None:
-        """Tell the scheduler, where that is possible."""
+    def begin(self, run: Repetition, generation: Generation) -> None:
+        """Tell vLLM's detection what to find, where that is possible."""
         if self.by_run:
             self._params.min_tokens = 0
             _detect(self._params, run.period, (run.length + 1) // run.period)  # with the token that comes now
+        if self._logs:
+            cannot = generation.forced is None
+            how = "cannot be ended, having no stop token and ignoring EOS" if cannot else "is ended"
+            name = f"prompt of {len(generation.prompt)} tokens, output of {generation.length}"
+            _LOGGER.info("a request %s: %.4g copies of %d tokens; %s", how, run.copies, run.period, name)
 
 
-def _patient(run: Repetition, place: int) -> bool:
-    return place - run.start - run.length < PATIENCE
+def _patient(run: Repetition, length: int) -> bool:
+    return length - run.start - run.length < PATIENCE
 
 
 def _detection(params: Any) -> Any:

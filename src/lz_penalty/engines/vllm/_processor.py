@@ -1,4 +1,4 @@
-"""The class that vLLM loads. It checks that it can be exact, and hands on to the state of the runner that loaded it."""
+"""The class that vLLM loads. It checks that it can be exact, and passes every call to the state for its runner."""
 
 from __future__ import annotations
 
@@ -7,21 +7,27 @@ from importlib.metadata import entry_points
 from typing import Any
 
 import torch
-from vllm import SamplingParams, envs
-from vllm.distributed import get_tensor_model_parallel_rank
+from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 
-from lz_penalty.engines._requests import RequestSettings, allow_pinning
-from lz_penalty.engines.server import VARIABLE, server_settings
-from lz_penalty.engines.vllm._counting import BatchReader, SlotReader, count_request
+from lz_penalty.engines._device import allow_pinning
+from lz_penalty.engines._requests import RequestSettings
+from lz_penalty.engines.server import server_settings
+from lz_penalty.engines.vllm._counting import BatchReader, SlotReader
 from lz_penalty.engines.vllm._ending import change_copies, prepare_end
-from lz_penalty.engines.vllm._following import Following
-from lz_penalty.engines.vllm._ranks import all_read_in_c
-from lz_penalty.engines.vllm._settings import special_tokens_of
+from lz_penalty.engines.vllm._policies import Policies
+from lz_penalty.engines.vllm._startup import (
+    NAME,
+    all_read_in_c,
+    check_engine,
+    counted_slots,
+    special_tokens_of,
+    v2_pins_memory,
+)
 from lz_penalty.engines.vllm._v1 import BatchState
 from lz_penalty.engines.vllm._v2 import SlotState
 from lz_penalty.errors import LZPenaltyError
-from lz_penalty.policy import RequestPolicy
+from lz_penalty.policy import RequestPolicy, counters
 
 try:
     from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as V2LogitsProcessor
@@ -32,63 +38,38 @@ else:
 
 __all__ = ["LZPenaltyLogitsProcessor"]
 
-NAME = "lz_penalty.engines.vllm:LZPenaltyLogitsProcessor"
-
 
 class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
-    """Adds the LZ penalty to the logits of the requests that ask for it, or of all where there is a server default.
+    """Adds the LZ penalty to the logits of the requests that ask for it, or of all if the server has a default.
 
-    Per request: the flat `lz_*` fields of `lz_penalty.policy.settings_from_request`, in `SamplingParams.extra_args` or,
-    over HTTP, `vllm_xargs`. For all: `lz_penalty.engines.server`.
+    A request asks with the flat `lz_*` fields of `lz_penalty.policy.settings_from_request`, in `SamplingParams.extra_args`
+    or, over HTTP, in `vllm_xargs`. `lz_penalty.engines.server` sets a default and caps for all requests.
     """
 
     def __init__(self, vllm_config: Any, place: Any, is_pin_memory: bool | None = None) -> None:
-        """Called by vLLM: V1 passes the device and whether memory can be pinned, V2 its request states."""
+        """Make the state for the runner: V1 passes its device and whether memory can be pinned, V2 its request states."""
         _check_loaded_once(vllm_config)
         v1 = is_pin_memory is not None
-        if v1 and vllm_config.speculative_config is not None:
-            raise LZPenaltyError(
-                "speculative decoding on vLLM's V1 runner has no logits row per draft token for a custom processor: use "
-                "the V2 runner (VLLM_USE_V2_MODEL_RUNNER=1, vLLM 0.31 or later), or no speculative decoding."
-            )
-        if getattr(vllm_config.model_config, "is_diffusion", False):
-            raise LZPenaltyError(
-                "a diffusion model chooses many tokens at once, and the LZ penalty of each depends on those before it: "
-                f"start this model without {NAME}."
-            )
-        if getattr(envs, "VLLM_USE_RUST_FRONTEND", False):  # it asks no processor what a request may have
-            raise LZPenaltyError(
-                "VLLM_USE_RUST_FRONTEND is set: vLLM's front end in Rust does not let the LZ penalty check requests, and a bad "
-                "lz_* field would end the engine. Start vLLM without this variable."
-            )
-        reserved, size = server_settings().stop_token_id, vllm_config.model_config.get_vocab_size()
-        if reserved is not None and reserved >= size:
-            raise LZPenaltyError(
-                f"{VARIABLE}: stop_token_id = {reserved}: must be below {size}, the model's vocabulary."
-            )
         device = torch.device(place if v1 else place.device)
-        if device.type not in ("cpu", "cuda"):
-            raise LZPenaltyError(
-                f"vLLM runs on {device.type}, and the LZ penalty in vLLM knows cpu and cuda only: start it without {NAME}."
-            )
-        allow_pinning(bool(is_pin_memory) if v1 else _v2_pins_memory())
+        check_engine(vllm_config, device, v1)
+        allow_pinning(bool(is_pin_memory) if v1 else v2_pins_memory())
         slots = vllm_config.scheduler_config.max_num_seqs if v1 else place.max_num_reqs
         special = () if server_settings().penalise_special_tokens else special_tokens_of(vllm_config.model_config)
         settings = RequestSettings(server_settings(), special, slots, device)
+        counted = counted_slots(vllm_config.parallel_config, slots, v1)
+        counts_loops = server_settings().count_loops and counted
+        policies = Policies(vllm_config, counted)
         self._state: Any
         self._loops: Any = None
-        counted = _counted_slots(vllm_config.parallel_config, slots, v1)
-        counts = server_settings().count_loops and counted
-        following = Following(vllm_config, counted)
         if v1:
             in_c = all_read_in_c(vllm_config.parallel_config.tensor_parallel_size, device)
             longest = vllm_config.model_config.max_model_len
-            self._state = BatchState(settings, slots, longest, device, following, in_c)
-            self._loops = BatchReader(self._state) if counts else None
+            self._state = BatchState(settings, slots, longest, device, policies, in_c)
+            self._loops = BatchReader(self._state) if counts_loops else None
         else:
             drafts = getattr(vllm_config.speculative_config, "num_speculative_tokens", 0)
-            self._state = SlotState(settings, place, drafts, following)
-            self._loops = SlotReader(place, drafts, counted) if counts else None
+            self._state = SlotState(settings, place, drafts, policies)
+            self._loops = SlotReader(place, drafts, counted) if counts_loops else None
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
@@ -97,20 +78,20 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
         try:
             asked = server_settings().settings_of(sampling_params.extra_args)
         except LZPenaltyError:
-            count_request("refused")
+            counters.count_request("refused")
             raise
-        count_request("none" if asked is None else "penalised")
+        counters.count_request("none" if asked is None else "penalised")
         prepare_end(sampling_params, asked if isinstance(asked, RequestPolicy) else None)
 
     def is_argmax_invariant(self) -> bool:
-        """Greedy decoding needs the penalty too."""
+        """Return False: greedy decoding needs the penalty too."""
         return False
 
     def apply(self, logits: torch.Tensor, ctx: Any = None) -> torch.Tensor:
-        """Penalise `logits [rows, vocab]` in place; the V2 runner passes the step's layout too."""
+        """Penalise `logits [rows, vocab]` in place. `ctx` is the step's layout, on the V2 runner."""
         if ctx is not None:
             if self._loops is not None:
-                self._loops.step(ctx, self._state.penalised)
+                self._loops.step(ctx, self._state.without_counts)
             return self._state.apply(logits, ctx)
         if self._loops is not None:
             self._loops.step(batch_changes=False)
@@ -119,7 +100,7 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
     # ------------------------------------------------------------ V1 only
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Requests came, went or moved."""
+        """Apply the changes of the batch: requests came, went or moved."""
         if batch_update is not None:
             if self._loops is not None:
                 self._loops.step(batch_changes=True)
@@ -128,7 +109,7 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
     # ------------------------------------------------------------ V2 only
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
-        """A request takes a slot; returns whether it is penalised."""
+        """Note a request that takes a slot; return whether it is penalised."""
         if self._loops is not None:
             self._loops.add_request(req_idx)
         return self._state.add_request(req_idx, sampling_params)
@@ -138,26 +119,8 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
         self._state.before_step()
 
 
-def _v2_pins_memory() -> bool:
-    from vllm.utils.platform_utils import is_pin_memory_available
-
-    return is_pin_memory_available()
-
-
-def _counted_slots(parallel: Any, slots: int, v1: bool) -> range:
-    """The slots whose requests this process counts, so that of all tensor-parallel ranks exactly one counts each.
-
-    With batch-sharded sampling, a rank of V2 samples only the slots that are `rank` modulo the number of ranks.
-    """
-    ranks = parallel.tensor_parallel_size
-    rank = 0 if ranks == 1 else get_tensor_model_parallel_rank()
-    if not v1 and getattr(parallel, "enable_batch_sharded_sampling", False):
-        return range(rank, slots, ranks)
-    return range(slots if rank == 0 else 0)
-
-
 def _check_loaded_once(vllm_config: Any) -> None:
-    """Listed exactly once: twice would penalise twice, and through an entry point alone output ids may be missing."""
+    """Raise unless the class is listed exactly once: twice would penalise twice, an entry point may lack output ids."""
     named = [_class_of(one) for one in vllm_config.model_config.logits_processors or ()]
     registered = [one.load() for one in entry_points(group="vllm.logits_processors")]
     times = [isinstance(one, type) and issubclass(one, LZPenaltyLogitsProcessor) for one in named + registered]

@@ -1,7 +1,7 @@
-"""The newest tokens of the V2 runner's requests on the host, where only the device knows them.
+"""The newest tokens of the V2 runner's requests, which only the device knows, for generations on the host.
 
-They are asked for before a step's forward pass is queued and waited for behind it: the copy waits for the step before
-alone, so the device has work meanwhile.
+They are asked for before a step's forward pass is queued, and waited for after it. So the copy waits for the previous step
+only, and the device has work meanwhile.
 """
 
 from __future__ import annotations
@@ -11,93 +11,102 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from lz_penalty.engines._requests import fetch, send
-from lz_penalty.engines.vllm._following import Followed
+from lz_penalty.engines._device import Later, send
+from lz_penalty.engines._generation import Generation
 
-__all__ = ["SlotTexts"]
+__all__ = ["SlotTexts", "newest_tokens"]
 
 
-class Sent(NamedTuple):
+def newest_tokens(states: Any, slots: torch.Tensor, count: int) -> torch.Tensor:
+    """Return int32 `[slots, 1 + count]` on the device: of every slot its length and its last `count` tokens.
+
+    Args:
+        states: vLLM's request states.
+        slots: int64 `[slots]`, on the device.
+        count: how many tokens. A shorter text is filled from the left with its first token.
+    """
+    lengths = states.total_len.gpu.index_select(0, slots)
+    place = lengths[:, None] - count + torch.arange(count, device=slots.device)
+    tokens = states.all_token_ids.gpu[slots[:, None], place.clamp_(min=0)]
+    return torch.cat([lengths[:, None], tokens], dim=1)
+
+
+class Asked(NamedTuple):
     """What is on its way to the host.
 
     Attributes:
-        lengths_and_newest: int32 `[slots, 1 + newest]`, of every followed slot its length and last tokens.
-        wholes: slots whose text is not known yet, with all of it.
-        done: tells when it has come; `None` on a CPU.
+        newest: of every slot with a policy its length and last tokens; see `newest_tokens`.
+        wholes: all tokens of the slots whose text was not read yet.
     """
 
-    lengths_and_newest: torch.Tensor
-    wholes: dict[int, torch.Tensor]
-    done: Any
+    newest: Later
+    wholes: dict[int, Later]
 
 
 class SlotTexts:
-    """Lets every followed request read the tokens that it has gained.
+    """Lets every generation read the tokens that its request has gained.
 
     Args:
         states: vLLM's request states, read only.
         drafts: the most draft tokens that a request can have in a step.
-        followed: the requests, by slot; kept by the caller, who calls `took` when one of them or of others takes a slot.
+        generations: by slot. The caller changes them, and calls `took` when a request takes a slot.
     """
 
-    def __init__(self, states: Any, drafts: int, followed: dict[int, Followed]) -> None:
+    def __init__(self, states: Any, drafts: int, generations: dict[int, Generation]) -> None:
         self._states = states
-        self._newest = 1 + drafts
-        self._followed = followed
+        self._count = 1 + drafts
+        self._generations = generations
         self._unread: set[int] = set()
         self._slots: torch.Tensor | None = None
-        self._sent: Sent | None = None
+        self._asked: Asked | None = None
 
     def took(self, slot: int) -> None:
-        """Another request has taken this slot."""
+        """Note that another request has taken this slot."""
         self._unread.discard(slot)
-        if slot in self._followed:
+        if slot in self._generations:
             self._unread.add(slot)
-        self._slots = self._sent = None
+        self._slots = self._asked = None
 
     def forget(self) -> None:
-        """What was asked for is not needed, and will be old."""
-        self._sent = None
+        """Drop what was asked for: it is not needed, and will be old."""
+        self._asked = None
 
-    def ask(self) -> Sent:
+    def ask(self) -> Asked:
         """Ask for the texts, before the forward pass."""
-        states = self._states
         if self._slots is None:
-            self._slots = send(np.array(list(self._followed), dtype=np.int64), states.device)
-        lengths = states.total_len.gpu.index_select(0, self._slots)
-        place = lengths[:, None] - self._newest + torch.arange(self._newest, device=states.device)
-        tokens = states.all_token_ids.gpu[self._slots[:, None], place.clamp_(min=0)]
+            self._slots = send(np.array(list(self._generations), dtype=np.int64), self._states.device)
         wholes = {slot: self._whole(slot) for slot in self._unread}
-        sent, done = fetch(torch.cat([lengths[:, None], tokens], dim=1))  # the last copy: its event is that of all
-        self._sent = Sent(sent, wholes, done)
-        return self._sent
+        self._asked = Asked(Later(newest_tokens(self._states, self._slots, self._count)), wholes)
+        return self._asked
 
-    def _whole(self, slot: int) -> torch.Tensor:
-        """A copy of all that a request came with."""
-        length = int(self._states.prefill_len.np[slot])
-        return fetch(self._states.all_token_ids.gpu[slot, :length])[0]
+    def _whole(self, slot: int) -> Later:
+        """Ask for all tokens that a request came with."""
+        return Later(self._states.all_token_ids.gpu[slot, : int(self._states.prefill_len.np[slot])])
 
     def read(self, slots: list[int]) -> dict[int, bool]:
-        """Let those of the requests in these slots that have a policy read on; whether each one's settings may change."""
-        sent, wanted = self._sent or self.ask(), self._followed.keys() & set(slots)
-        if sent.done is not None:
-            sent.done.synchronize()
+        """Let the generations in these slots read on; return for each whether its settings may have changed."""
+        asked, wanted = self._asked or self.ask(), self._generations.keys() & set(slots)
         changed = {}
-        for slot, (length, *newest) in zip(self._followed, sent.lengths_and_newest.tolist(), strict=True):
+        for slot, (length, *newest) in zip(self._generations, asked.newest.get().tolist(), strict=True):
             if slot in wanted:
-                changed[slot] = self._read(slot, length, newest, sent.wholes.get(slot))
-        self._sent = None
+                changed[slot] = self._read(slot, length, newest, asked.wholes.get(slot))
+        self._asked = None
         return changed
 
-    def _read(self, slot: int, length: int, newest: list[int], whole: torch.Tensor | None) -> bool:
-        followed, prompt = self._followed[slot], int(self._states.prompt_len.np[slot])
-        fresh = length - prompt - followed.taken
-        if slot not in self._unread and 0 <= fresh <= len(newest):
-            return followed.extend(newest[len(newest) - fresh :])
-        if whole is None or len(whole) != length:  # a step was not seen, or tokens were taken back
-            whole = self._states.all_token_ids.gpu[slot, :length]
-        text = whole.tolist()
-        followed.restart(text[:prompt])
-        followed.extend(text[prompt:])
+    def _read(self, slot: int, length: int, newest: list[int], whole: Later | None) -> bool:
+        generation, prompt = self._generations[slot], int(self._states.prompt_len.np[slot])
+        fresh = length - prompt - generation.length
+        is_new = slot in self._unread
+        if not is_new and 0 <= fresh <= len(newest):
+            return generation.extend(newest[len(newest) - fresh :])
+        tokens = None if whole is None else whole.get()
+        if tokens is None or len(tokens) != length:  # a step was not seen, or tokens were taken back
+            tokens = self._states.all_token_ids.gpu[slot, :length]
+        text = tokens.tolist()
+        generation.restart(text[:prompt])
+        if is_new:
+            generation.resume(text[prompt:])
+        else:
+            generation.extend(text[prompt:])
         self._unread.discard(slot)
         return True

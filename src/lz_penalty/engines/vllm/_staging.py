@@ -1,6 +1,6 @@
-"""A few numbers per row that the kernel fetches from pinned host memory at every step: no copy, no allocation.
+"""A few numbers per row that a kernel reads from pinned host memory at every step, without a copy or an allocation.
 
-Where memory cannot be pinned, they are copied to the device at every step.
+Where memory cannot be pinned, every step copies them to the device.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from lz_penalty.engines._requests import pins
+from lz_penalty.engines._device import pins
 
 __all__ = ["Staging"]
 
@@ -16,19 +16,20 @@ _DEPTH = 4
 
 
 class Staging:
-    """Columns int32 `[fields, rows]` in a few places of host memory in turn, none rewritten before the device has read it.
+    """Columns int32 `[fields, rows]` in a few places of host memory, used in turn: a ring buffer.
 
-    In a quiet step every request has a token that was sampled after the step before: so the device has read all that
-    was written, and nothing need be asked of the driver, which costs more than all else here. Other steps record events.
+    A place is rewritten only after the device has read it. In a quiet step every request has a token that was sampled
+    after the previous step, so the device has read everything, and the driver, whose calls cost the most here, need not be
+    asked. Other steps record events.
 
     Args:
-        columns: the first ones.
+        columns: their first values.
         device: where they are read.
 
     Attributes:
-        places: all of them, `[places, fields, rows]`.
-        turn: int32 `[2]`: the place whose turn it is; whether there was a quiet step, which moves on by itself.
-        is_read_in_place: whether the device reads the host's memory itself; if not, `publish` must be called.
+        places: all places, `[places, fields, rows]`.
+        turn: int32 `[2]`: the number of the current place; whether there was a quiet step, which goes to the next by itself.
+        is_read_in_place: whether the device reads the host's memory; if not, `publish` must be called.
     """
 
     def __init__(self, columns: np.ndarray, device: torch.device) -> None:
@@ -40,26 +41,26 @@ class Staging:
         self.places[0] = columns
         self._events = [torch.cuda.Event() for _ in range(_DEPTH)] if pinned else []
         self._copy = None if self.is_read_in_place else self._memory[0].to(device, copy=True)
-        self._recorded: set[int] = set()  # places that may not have been read, with events that tell
+        self._recorded: set[int] = set()  # places that may not have been read; their events tell
 
     @property
     def current(self) -> np.ndarray:
-        """The columns whose turn it is."""
+        """The columns of the current place."""
         return self.places[self.turn[0]]
 
     def fields(self, rows: int) -> list[list[torch.Tensor]]:
-        """Of each place, its fields `[rows]` as the device reads them."""
+        """Return the fields `[rows]` of each place, as the device reads them."""
         if self._copy is not None:
             return [list(self._copy[:, :rows])] * _DEPTH
         return [list(place[:, :rows]) for place in self._memory]
 
     def publish(self) -> None:
-        """Let the device read the columns whose turn it is; where it cannot do so here, this waits for a copy."""
+        """Let the device read the current columns. If it cannot read host memory, wait for a copy."""
         if self._copy is not None:
             self._copy.copy_(self._memory[self.turn[0]])
 
     def advance(self) -> np.ndarray:
-        """Move on to a place that has been read, and copy the columns there, to be changed."""
+        """Go to the next place, wait until the device has read it, and return a copy of the columns there, to be changed."""
         turn, quiet = self.turn.tolist()
         following = (turn + 1) % _DEPTH
         if self._events:

@@ -1,14 +1,30 @@
 """State for vLLM's V1 runner: the histories of the batch on the device, and no copy per step.
 
-vLLM hands out each request's output as a live list, and a step appends one token to each. A step leaves three numbers
-per row where a kernel can read them; while the model runs, it writes the new token to the history and finds what is to be
-changed. Another one lowers the logits behind the model. With policies, and for a step after a change of the batch, one
-kernel does both.
-
     history  [slots, capacity]   on the device; a slot belongs to a request while it is in the batch
     columns  [3, rows]           slot, length and newest token of each row, where the device can read them; see `Staging`
-    table    [rows, 9]           settings of each row, zero for rows without the penalty; sent when the batch changes, and
-                                 written anew when a request with a policy comes to another section
+    table    [rows, 9]           settings row of each row, zeros without the penalty; sent when the batch changes, and
+                                 rewritten when a request with a policy comes to another section
+
+One decoding step, from the class that vLLM loads to the kernel:
+
+    vLLM calls LZPenaltyLogitsProcessor.apply(logits)                       _processor.py
+      -> BatchState.apply(logits)                                           here
+
+    Without a policy, and if the batch is the same as in the step before ("quiet"), C does everything in one call:
+      -> launch(logits, stream)                                             _c_step.py, output_lists.c
+           reads the newest token of vLLM's live output lists into the columns,
+           launches the kernel `find` on a side stream: it stores the token in the history and finds the penalties,
+             while the model still runs,
+           launches the kernel `lower` after the model: it lowers the logits.
+
+    Otherwise -> _apply(logits)
+           _quiet_step or _other_step    take the new tokens into the columns, and load new histories
+           _follow                       with a policy only: each Generation reads its token; other section, other row
+           penalise(...)                 lz_penalty.ops.prepare_lz_penalty -> kernels.triton: one kernel for both parts
+           _after_penalty                with a policy only: shadow mode is compared and undone, tokens are forced
+           _launch_ahead                 without a policy: from the next step on, C does it
+
+When requests come, go or move, vLLM calls `update_state` first, and the op is prepared again.
 """
 
 from __future__ import annotations
@@ -23,10 +39,11 @@ from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 
 from lz_penalty import _packing as col
 from lz_penalty._packing import PackedConfig
-from lz_penalty.engines._output_lists import LENGTH, NEWEST, SLOT, NewestReader, newest_reader
-from lz_penalty.engines._requests import RequestSettings, Settings, padded, send, store
-from lz_penalty.engines.vllm._following import Followed, Following, force_
-from lz_penalty.engines.vllm._shadowing import Shadow
+from lz_penalty.engines._device import Shadow, force_, padded, send, store
+from lz_penalty.engines._generation import Generation
+from lz_penalty.engines._requests import RequestSettings, Settings
+from lz_penalty.engines.vllm._c_step import LENGTH, NEWEST, SLOT, NewestReader, newest_reader
+from lz_penalty.engines.vllm._policies import Policies
 from lz_penalty.engines.vllm._staging import Staging
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.ops import prepare_lz_penalty
@@ -35,16 +52,24 @@ __all__ = ["BatchState"]
 
 
 class Request(NamedTuple):
-    """A penalised request in the batch; `output` is vLLM's own list, which grows. `followed`: one with a policy."""
+    """A penalised request in the batch.
+
+    Attributes:
+        slot: of its history.
+        settings: of its penalty.
+        prompt: its token ids.
+        output: vLLM's own list of the output, which grows.
+        generation: `None` without a policy.
+    """
 
     slot: int
     settings: Settings
     prompt: list[int]
     output: list[int]
-    followed: Followed | None
+    generation: Generation | None
 
     def context(self) -> list[int]:
-        """The trailing tokens that can matter."""
+        """Return the trailing tokens that can matter."""
         reach = max(1, self.settings.reach)  # 0: a policy without any penalty
         tokens = self.output[-reach:]
         if self.settings.include_prompt and len(tokens) < reach:
@@ -53,15 +78,15 @@ class Request(NamedTuple):
 
 
 class BatchState:
-    """Follows the batch through `update`, and penalises its logits in `apply`.
+    """The batch of the V1 runner: `update` applies its changes, `apply` penalises its logits.
 
     Args:
         settings: reads the settings of requests.
         rows: the largest batch.
         max_model_len: the longest context.
         device: where the logits are.
-        following: for requests with a policy.
-        in_c: whether quiet steps are done in C.
+        policies: of the engine.
+        in_c: whether C does the quiet steps.
     """
 
     def __init__(
@@ -70,16 +95,17 @@ class BatchState:
         rows: int,
         max_model_len: int,
         device: torch.device,
-        following: Following,
+        policies: Policies,
         in_c: bool,
     ) -> None:
         self._settings = settings
-        self._following = following
+        self._policies = policies
         self._in_c = in_c
-        self._shadow = Shadow(rows, device)
+        self._shadow = Shadow(device)
+        self._shadowed: list[Generation] = []  # of the rows in shadow mode
         self._capacity = settings.capacity(max_model_len)
         self._history = torch.zeros((rows + 1, self._capacity), dtype=torch.int32, device=device)
-        self._absent = (rows, 0, -1)  # the column of a row without the penalty: the last history is nobody's
+        self._absent = (rows, 0, -1)  # the column of a row without the penalty: no request has the last history
         self._staging = Staging(np.tile(np.array(self._absent, dtype=np.int32)[:, None], rows), device)
         self._columns = self._staging.current
         self._seen = np.zeros(rows, dtype=np.int32)  # tokens of each row's output that were taken
@@ -90,8 +116,8 @@ class BatchState:
         self._unloaded: set[int] = set()  # slots of requests whose history has not been sent yet
         self._rows = np.zeros(0, dtype=np.int32)
         self._outputs: list[list[int]] = []
-        self._followed: list[tuple[int, Request, Followed]] = []  # rows with a policy
-        # Made anew when the batch has changed.
+        self._generations: list[tuple[int, list[int], Generation]] = []  # row and output of requests with a policy
+        # What follows is made again when the batch has changed.
         self._penalise: Callable[..., Any] | None = None
         self._sent = torch.zeros(0)  # the table on the device
         self._reader: NewestReader | None = None
@@ -101,7 +127,7 @@ class BatchState:
         self._warm_up()
 
     def _warm_up(self) -> None:
-        """Have the kernels compiled that most requests need, with an empty row of nobody's."""
+        """Have the kernels compiled that most requests need, with an empty row that belongs to no request."""
         slots, lengths, newest = self._staging.fields(1)[0]
         logits = torch.zeros((1, 1), device=self._history.device)
         ahead = self._staging.is_read_in_place
@@ -110,7 +136,7 @@ class BatchState:
     # ------------------------------------------------------------ the batch changes
 
     def update(self, update: BatchUpdate) -> None:
-        """Follow what came, went and moved. Output lists are not read here: their last ids may be placeholders."""
+        """Apply vLLM's list of requests that came, went or moved. Outputs are not read: their last ids may be placeholders."""
         self._columns = self._staging.advance()
         for row in update.removed:
             self._remove(row)
@@ -128,29 +154,31 @@ class BatchState:
             places, turn = self._staging.places, self._staging.turn
             self._reader = newest_reader(self._outputs, self._rows, self._seen, self._capacity, places, turn)
         self._penalise = self._launch = None
-        self._followed = [
-            (row, one, one.followed) for row, one in enumerate(self._requests) if one is not None and one.followed
+        self._generations = [
+            (row, one.output, one.generation)
+            for row, one in enumerate(self._requests)
+            if one is not None and one.generation is not None
         ]
-        shadowed = [(row, one.slot) for row, one, followed in self._followed if followed.shadow]
-        self._shadow.choose([row for row, _ in shadowed], [slot for _, slot in shadowed])
-        self._shadow.collect()
+        self._shadowed = [generation for _, _, generation in self._generations if generation.shadow]
+        self._shadow.choose([row for row, _, generation in self._generations if generation.shadow])
+        self._policies.collect()
 
     def _add(self, row: int, params: Any, prompt: list[int], output: list[int]) -> None:
         slot = self._free_slots[-1]
         settings = self._settings.read(params.extra_args, slot)
         if settings is not None:
             self._free_slots.pop()
-            followed = Followed(self._following, settings, params, prompt, slot) if settings.asked else None
-            self._requests[row] = Request(slot, settings, prompt, output, followed)
+            generation = self._policies.follow(settings, params, prompt, slot) if settings.asked else None
+            self._requests[row] = Request(slot, settings, prompt, output, generation)
             self._columns[SLOT, row] = slot
-            self._table[row] = followed.line if followed else settings.line
+            self._table[row] = generation.line if generation else settings.line
             self._unloaded.add(slot)
 
     def _remove(self, row: int) -> None:
         request = self._requests[row]
         if request is not None:
-            if request.followed:
-                self._shadow.settle(request.slot, request.followed)
+            if request.generation is not None:
+                self._policies.leave(request.slot, request.generation)
             self._free_slots.append(request.slot)
             self._unloaded.discard(request.slot)
             self._requests[row] = None
@@ -167,9 +195,13 @@ class BatchState:
         self._seen[[a, b]] = self._seen[[b, a]]
         self._table[[a, b]] = self._table[[b, a]]
 
-    def outputs(self) -> list[tuple[int, list[int]]]:
-        """Slot and output of every penalised request."""
-        return [(one.slot, one.output) for one in self._requests if one is not None]
+    def outputs_without_counts(self) -> list[tuple[int, list[int]]]:
+        """Return slot and output of every penalised request whose policy, if any, does not count loops itself."""
+        return [
+            (one.slot, one.output)
+            for one in self._requests
+            if one is not None and (one.generation is None or not one.generation.asked.looks_for_runs)
+        ]
 
     # ------------------------------------------------------------ a step
 
@@ -181,9 +213,9 @@ class BatchState:
         return logits
 
     def _apply(self, logits: torch.Tensor) -> None:
-        """The same, from Python."""
+        """Do a step in Python: one that is not quiet, or has a policy, or where C cannot do it."""
         if not self._outputs:
-            self._shadow.collect()
+            self._policies.collect()
             return
         if logits.size(0) != self._batch_size:
             raise LZPenaltyError(
@@ -192,38 +224,37 @@ class BatchState:
             )
         if not self._quiet_step():
             self._other_step()
-        if self._followed:
+        if self._generations:
             self._follow()
             self._shadow.save(logits)
         self._staging.publish()
         slots, lengths, newest = self._fields[self._staging.turn[0]]
         given = (logits, self._history, lengths, None, slots, None, None, newest)
         if self._penalise is None:
-            # Policies must see the tokens first; what is copied to the device is ordered on its stream alone.
-            ahead = self._reader is not None and not self._followed and self._staging.is_read_in_place
+            # Policies must see the tokens first, and a copy to the device is ordered on the main stream only.
+            ahead = self._reader is not None and not self._generations and self._staging.is_read_in_place
             self._penalise = prepare_lz_penalty(*given, config=self._pack(), ahead=ahead)
         self._penalise(*given)
-        if self._followed:
-            self._shadow.compare(logits)
-            self._force(logits)
+        if self._generations:
+            self._after_penalty(logits)
         elif self._launch is None:
             self._launch_ahead()
 
     def _quiet_step(self) -> bool:
-        """Take the new tokens if every output has gained one and the batch is as it was; so it is in nearly all steps."""
+        """Take the new tokens if the batch is the same and every output has gained one; return whether that is so."""
         taken = 0 if self._penalise is None or self._reader is None else self._reader.take()
         if taken < 0:
             raise placeholder()
         return taken == 1
 
     def _launch_ahead(self) -> None:
-        """Let C do all of the quiet steps to come, once the op can be launched from there."""
+        """Let C do the quiet steps from now on, if the op can be launched from there."""
         ahead = getattr(self._penalise, "ahead", None)
         if ahead is not None and self._reader is not None:
             self._launch, self._stream = self._reader.launching(ahead), ahead.stream
 
     def _other_step(self) -> None:
-        """Take what the outputs have gained: one token per request, or none while it is prefilled."""
+        """Take what the outputs have gained: one token each, or none while a request is prefilled."""
         if self._penalise is not None:
             self._columns = self._staging.advance()
         if self._unloaded:
@@ -240,39 +271,43 @@ class BatchState:
         columns[NEWEST, rows[one]] = tokens
         columns[LENGTH, rows[one]] += 1
         self._seen[rows[one]] += 1
-        # A full slot; or fewer or more: vLLM took tokens back (a failed transfer of cache blocks), or a step was not seen.
+        # Load again where a slot is full, or where an output has lost tokens (vLLM takes them back when a transfer of cache
+        # blocks fails) or gained several.
         self._load(rows[(fresh != 0) & ~one].tolist())
 
     # ------------------------------------------------------------ requests with a policy
 
     def _follow(self) -> None:
-        """Let every policy see its new token; in other sections, other settings apply."""
-        self._shadow.collect()
+        """Let every generation read its new token, and send the settings rows of those that come to another section."""
+        self._policies.collect()
         changed = False
-        for row, request, followed in self._followed:
-            if followed.read(request.output) and not np.array_equal(followed.line, self._table[row]):
-                self._table[row] = followed.line
+        for row, output, generation in self._generations:
+            if generation.read(output) and not np.array_equal(generation.line, self._table[row]):
+                self._table[row] = generation.line
                 changed = True
-            if followed.shadow:
-                self._shadow.step(request.slot, followed)
         if changed and self._penalise is not None:
             self._sent.copy_(send(self._table[: self._batch_size], self._sent.device))
 
     def _pack(self) -> PackedConfig:
-        """The settings of the batch, with the sizes of the largest section.
+        """Return the settings of the batch, with the sizes of the largest section.
 
-        So the op stays as it is prepared when the lines change, and stores tokens in all sections: it does not where no
-        row has anything to compute.
+        With these sizes the op stays prepared when settings rows change. It also stores the newest tokens in every section,
+        which it does not do where no row has anything to compute.
         """
         lines = self._table[: self._batch_size]
         self._sent = send(lines.copy(), self._history.device)
-        largest = np.concatenate([lines, *[request.settings.lines for _, request, _ in self._followed]])
+        largest = np.concatenate([lines, *[generation.lines for *_, generation in self._generations]])
         return self._settings.pack(largest, self._sent)
 
-    def _force(self, logits: torch.Tensor) -> None:
-        for row, _, followed in self._followed:
-            if followed.forced is not None:
-                force_(logits, row, followed.forced, overrides_masks=followed.overrides_masks)
+    def _after_penalty(self, logits: torch.Tensor) -> None:
+        """Undo the penalty of rows in shadow mode, and force the tokens that must come."""
+        flags = self._shadow.restore(logits)
+        if flags is not None:
+            for i, generation in enumerate(self._shadowed):
+                generation.note(flags, i)
+        for row, _, generation in self._generations:
+            if generation.forced is not None:
+                force_(logits, row, generation.forced, "overridden" if generation.overrides_masks else "obeyed")
 
     # ------------------------------------------------------------ now and then
 
@@ -293,6 +328,7 @@ class BatchState:
 
 
 def placeholder() -> LZPenaltyError:
+    """Return the error for an output id that vLLM has not filled in."""
     return LZPenaltyError(
         "vLLM gave an output id of -1, a placeholder for a token that it has not copied to the host: the LZ penalty "
         "cannot see the text. Use --no-async-scheduling, or report the way in which you started vLLM."

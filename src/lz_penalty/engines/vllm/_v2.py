@@ -1,7 +1,9 @@
-"""State for vLLM's V2 runner: the histories already lie on the device, so only the settings of each slot are kept.
+"""State for vLLM's V2 runner: vLLM has the histories on the device, so only the settings of each slot are kept.
 
-Requests with a policy are followed on the host, which must know their newest tokens: see `slot_texts`. With drafts it
-must know those too, and waits for the step itself.
+One decoding step: `before_step` sends the settings rows of new requests before the forward pass, `apply` penalises after it.
+
+Requests with a policy are followed on the host, which must know their newest tokens: see `_slot_texts.py`. With drafts, it
+must know these too, and waits for the step itself.
 """
 
 from __future__ import annotations
@@ -14,25 +16,26 @@ import numpy as np
 import torch
 
 from lz_penalty import _packing as col
-from lz_penalty.engines._requests import RequestSettings, send
-from lz_penalty.engines.vllm._following import Followed, Following, force_
-from lz_penalty.engines.vllm._shadowing import Shadow
+from lz_penalty.engines._device import Shadow, force_, send
+from lz_penalty.engines._generation import Generation
+from lz_penalty.engines._requests import RequestSettings
+from lz_penalty.engines.vllm._policies import Policies
 from lz_penalty.engines.vllm._slot_texts import SlotTexts
 from lz_penalty.ops import prepare_lz_penalty
 
 __all__ = ["SlotState"]
 
-MOST_IDLE = 64  # steps without a request with a policy, after which their texts are not asked for in advance
+MOST_IDLE = 64  # steps without a request with a policy, after which texts are not asked for in advance
 
 
 class Batch(NamedTuple):
-    """What stays the same while the batch does.
+    """What is kept as long as the same requests are in the batch.
 
     Attributes:
         slots: of its requests.
         settings: of its rows, on the device.
-        table: those of them that the op reads; written anew when a request with a policy comes to another section.
-        penalise: the op, prepared.
+        table: the part of them that the op reads; rewritten when a request with a policy comes to another section.
+        penalise: the prepared op.
     """
 
     slots: np.ndarray
@@ -48,29 +51,30 @@ class SlotState:
         settings: reads the settings of requests.
         states: vLLM's request states, read only.
         drafts: the most draft tokens that a request can have in a step.
-        following: for requests with a policy.
+        policies: of the engine.
     """
 
-    def __init__(self, settings: RequestSettings, states: Any, drafts: int, following: Following) -> None:
+    def __init__(self, settings: RequestSettings, states: Any, drafts: int, policies: Policies) -> None:
         self._settings = settings
-        self._following = following
-        self._followed: dict[int, Followed] = {}  # by slot
-        self._is_followed = np.zeros(states.max_num_reqs, dtype=bool)
-        self._absent: set[int] = set()  # slots whose followed request may have left: vLLM does not say so
-        self._idle = 0  # steps without any of them
-        self._texts = SlotTexts(states, drafts, self._followed)
-        self._shadow = Shadow(states.max_num_reqs, states.device)
+        self._policies = policies
+        self._generations: dict[int, Generation] = {}  # by slot
+        self._has_policy = np.zeros(states.max_num_reqs, dtype=bool)
+        self._absent: set[int] = set()  # slots with a policy whose request may have left: vLLM does not say so
+        self._idle = 0  # steps without any request with a policy
+        self._texts = SlotTexts(states, drafts, self._generations)
+        self._shadow = Shadow(states.device)
         self._states = states
         self._table = np.zeros((states.max_num_reqs, col.COLUMNS), dtype=np.int32)
         self._skips_prompt = np.zeros(states.max_num_reqs, dtype=np.int32)
         self.penalised = np.zeros(states.max_num_reqs, dtype=bool)
+        self.without_counts = np.zeros(states.max_num_reqs, dtype=bool)  # penalised, with no policy that counts loops
         self._sent: Any = None
         self._drafts = drafts
         self._batch: Batch | None = None
         self._warm_up()
 
     def _warm_up(self) -> None:
-        """Have the kernels compiled that most requests need, with a row of the kinds that vLLM's steps have."""
+        """Have the kernels compiled that most requests need, with arrays of the types that vLLM's steps have."""
         device = self._states.device
         position, token = (torch.zeros(1, dtype=dtype, device=device) for dtype in (torch.int64, torch.int32))
         ctx = SimpleNamespace(pos=position, expanded_idx_mapping=position, expanded_local_pos=token, input_ids=token)
@@ -79,20 +83,21 @@ class SlotState:
             self._settings.warm_up(*self._arrays(logits, ctx, skips_prompt))
 
     def add_request(self, slot: int, params: Any) -> bool:
-        """Note the settings of the request that takes this slot."""
-        if slot in self._followed:
-            self._shadow.settle(slot, self._followed.pop(slot))
+        """Note the settings of the request that takes this slot; return whether it is penalised."""
+        if slot in self._generations:
+            self._policies.leave(slot, self._generations.pop(slot))
             self._absent.discard(slot)
             self._texts.took(slot)
         settings = self._settings.read(params.extra_args, slot)
-        self._is_followed[slot] = settings is not None and settings.asked is not None
+        self._has_policy[slot] = settings is not None and settings.asked is not None
         was, now = self.penalised[slot], settings is not None
         self.penalised[slot] = now
+        self.without_counts[slot] = settings is not None and not (settings.asked and settings.asked.looks_for_runs)
         if settings is not None:
             self._table[slot] = settings.line
             self._skips_prompt[slot] = not settings.include_prompt
             if settings.asked is not None:
-                self._followed[slot] = Followed(self._following, settings, params, (), slot)
+                self._generations[slot] = self._policies.follow(settings, params, (), slot)
                 self._texts.took(slot)
                 self._idle = 0
         elif was:
@@ -102,30 +107,36 @@ class SlotState:
         return now
 
     def before_step(self) -> None:
-        """Send the settings of all slots, if any have changed; ask for the texts that policies must see."""
+        """Send the settings of all slots, if any have changed, and ask for the texts that policies must see."""
         self._send_settings()
-        self._shadow.collect()
-        if self._followed and self._idle < MOST_IDLE:
+        self._policies.collect()
+        if self._generations and self._idle < MOST_IDLE:
             self._texts.ask()
 
     def _send_settings(self) -> None:
         if self._sent is None:
-            self._settings.write_special()  # vLLM may have let its memory go while it slept
+            self._settings.write_special()  # vLLM may have discarded this memory while it slept
             self._sent = send(self._lines(), self._states.device)
             self._batch = None
 
     def _lines(self) -> np.ndarray:
-        """Of all slots: the settings, and whether the prompt is left out."""
+        """Return, for all slots, the settings row and whether the prompt is left out."""
         return np.concatenate([self._table, self._skips_prompt[:, None]], axis=1)
 
     def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
         """Penalise the logits of the batch in place."""
-        if self._followed:
+        if self._generations:
             return self._apply_policies(logits, ctx)
         return self._penalise(logits, ctx)
 
     def _penalise(self, logits: torch.Tensor, ctx: Any, lines: np.ndarray | None = None) -> torch.Tensor:
-        """Penalise in place. `lines`: of every row, where those of its slot are not right."""
+        """Penalise in place.
+
+        Args:
+            logits: of the batch.
+            ctx: the step's layout, from vLLM.
+            lines: the settings row of every row, where drafts are in other sections than their request; else `None`.
+        """
         slots = ctx.idx_mapping_np
         if not self.penalised[slots].any():
             return logits
@@ -143,7 +154,13 @@ class SlotState:
         return batch.penalise(*given)
 
     def _arrays(self, logits: torch.Tensor, ctx: Any, skips_prompt: torch.Tensor | None) -> tuple[Any, ...]:
-        """What the op gets. `skips_prompt`: of every row, whether its prompt is left out; `None` if that is so nowhere."""
+        """Return the arguments of the op.
+
+        Args:
+            logits: of the batch.
+            ctx: the step's layout, from vLLM.
+            skips_prompt: of every row, whether its prompt is left out; `None` if no prompt is.
+        """
         lengths = ctx.pos + 1
         tail_ids = tail_lengths = starts = None
         if self._drafts:
@@ -158,12 +175,15 @@ class SlotState:
     # ------------------------------------------------------------ requests with a policy
 
     def _largest(self, slots: np.ndarray) -> np.ndarray:
-        """The lines of these slots, and of all sections of those with a policy: the op stays prepared as they change."""
-        followed = [self._followed[slot].settings.lines for slot in slots[self._is_followed[slots]].tolist()]
-        return np.concatenate([self._table[slots], *followed])
+        """Return the settings rows of these slots, and those of all sections of requests with a policy.
+
+        An op that is prepared for the largest of them stays prepared when sections change.
+        """
+        lines = [self._generations[slot].lines for slot in slots[self._has_policy[slots]].tolist()]
+        return np.concatenate([self._table[slots], *lines])
 
     def _write_table(self, slots: np.ndarray, rows: torch.Tensor) -> None:
-        """Some lines have changed: send them, and let the op find them where it is prepared for this batch."""
+        """Send settings rows that have changed, also to the table of the prepared op if it is for this batch."""
         if self._sent is not None:
             self._sent.copy_(send(self._lines(), self._states.device))
             if self._batch is not None and not self._drafts and np.array_equal(self._batch.slots, slots):
@@ -172,81 +192,84 @@ class SlotState:
                 self._batch = None
 
     def _apply_policies(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
-        present = ctx.idx_mapping_np[self._is_followed[ctx.idx_mapping_np]].tolist()
-        if self._followed.keys() - present != self._absent:
-            self._settle_absent(present)
+        present = ctx.idx_mapping_np[self._has_policy[ctx.idx_mapping_np]].tolist()
+        if self._generations.keys() - present != self._absent:
+            self._count_absent(present)
         if not present:
             self._idle += 1
             self._texts.forget()
             return self._penalise(logits, ctx)
         self._idle = 0
-        changed = self._texts.read(present)
+        generations = self._read(present, ctx)
+        if self._drafts:
+            rows = self._rows(ctx)
+            lines, forced = self._ahead(ctx, rows, generations)
+        else:
+            rows = {slot: [row] for row, slot in enumerate(ctx.idx_mapping_np.tolist())}
+            lines, forced = None, [(rows[slot][0], one, one.forced) for slot, one in generations.items()]
+        shadowed = [
+            (row, one, row == rows[slot][0]) for slot, one in generations.items() if one.shadow for row in rows[slot]
+        ]
+        self._shadow.choose([row for row, *_ in shadowed])
+        self._shadow.save(logits)
+        self._penalise(logits, ctx, lines)
+        flags = self._shadow.restore(logits)
+        for i, (_, generation, is_first) in enumerate(shadowed):
+            if flags is not None and is_first:  # rows after drafts are not counted
+                generation.note(flags, i)
+        for row, generation, token in forced:
+            if token is not None:
+                force_(logits, row, token, "overridden" if generation.overrides_masks else "obeyed")
+        return logits
+
+    def _read(self, slots: list[int], ctx: Any) -> dict[int, Generation]:
+        """Let the generations in these slots read their new tokens, and send the settings rows that change; return them."""
+        changed = self._texts.read(slots)
+        generations = {slot: self._generations[slot] for slot in changed}
         others = [
             slot
-            for slot, is_changed in changed.items()
-            if is_changed and not np.array_equal(self._table[slot], self._followed[slot].line)
+            for slot, one in generations.items()
+            if changed[slot] and not np.array_equal(self._table[slot], one.line)
         ]
         for slot in others:
-            self._table[slot] = self._followed[slot].line
+            self._table[slot] = generations[slot].line
         if others:
             self._write_table(ctx.idx_mapping_np, ctx.expanded_idx_mapping)
         self._send_settings()
-        lines = None
-        if self._drafts:
-            rows = self._rows(ctx)
-            lines, forced = self._ahead(ctx, rows, list(changed))
-        else:
-            rows = {slot: [row] for row, slot in enumerate(ctx.idx_mapping_np.tolist())}
-            forced = [(rows[slot][0], slot, self._followed[slot].forced) for slot in changed]
-        shadowed = [slot for slot in changed if self._followed[slot].shadow]
-        self._count_steps({slot: rows[slot] for slot in shadowed})
-        self._shadow.save(logits)
-        self._penalise(logits, ctx, lines)
-        self._shadow.compare(logits)
-        for row, slot, token in forced:
-            if token is not None:
-                force_(logits, row, token, overrides_masks=self._followed[slot].overrides_masks)
-        return logits
+        return generations
 
     def _rows(self, ctx: Any) -> dict[int, list[int]]:
-        """The rows of each slot."""
+        """Return the rows of each slot."""
         rows: dict[int, list[int]] = {}
         for row, slot in enumerate(ctx.expanded_idx_mapping.tolist()):
             rows.setdefault(slot, []).append(row)
         return rows
 
     def _ahead(
-        self, ctx: Any, rows: dict[int, list[int]], followed: list[int]
-    ) -> tuple[np.ndarray, list[tuple[int, int, int | None]]]:
-        """The settings of every row, and which of them are forced: rows behind drafts may be in other sections."""
+        self, ctx: Any, rows: dict[int, list[int]], generations: dict[int, Generation]
+    ) -> tuple[np.ndarray, list[tuple[int, Generation, int | None]]]:
+        """Return the settings row of every row, and the tokens that are forced: rows after drafts may be in other sections."""
         fed = ctx.input_ids.tolist()
         lines = np.empty((len(fed), col.COLUMNS), dtype=np.int32)
         for slot, its_rows in rows.items():
             lines[its_rows] = self._table[slot]
         forced = []
-        for slot in followed:
-            ahead = self._followed[slot].ahead([fed[row] for row in rows[slot][1:]])
+        for slot, generation in generations.items():
+            ahead = generation.ahead([fed[row] for row in rows[slot][1:]])
             for row, (line, token) in zip(rows[slot], ahead, strict=True):
                 lines[row] = line
-                forced.append((row, slot, token))
+                forced.append((row, generation, token))
         return lines, forced
 
-    def _count_steps(self, shadowed: dict[int, list[int]]) -> None:
-        """Count a step of requests in shadow mode, given their rows; with drafts, the first row of each alone."""
-        for slot in shadowed:
-            self._shadow.step(slot, self._followed[slot])
-        rows = [(row, None if i else slot) for slot, its_rows in shadowed.items() for i, row in enumerate(its_rows)]
-        self._shadow.choose([row for row, _ in rows], [slot for _, slot in rows])
-
-    def _settle_absent(self, slots: list[int]) -> None:
-        """Settle those that are not in the step; they may come back."""
-        absent = self._followed.keys() - set(slots)
+    def _count_absent(self, present: list[int]) -> None:
+        """Count the requests that are not in the step. They may have left, or come back."""
+        absent = self._generations.keys() - set(present)
         for slot in absent - self._absent:
-            self._shadow.settle(slot, self._followed[slot])
+            self._policies.leave(slot, self._generations[slot])
         self._absent = absent
 
     def _draft_tokens(self, ctx: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """The draft tokens that each row sees: those fed at the rows of its request up to its own, but the first."""
+        """Return the draft tokens that each row sees: the inputs of its request's rows up to its own, except the first."""
         rows = ctx.input_ids.shape[0]
         first = torch.arange(1, rows + 1, device=ctx.input_ids.device) - ctx.expanded_local_pos
         place = first[:, None] + torch.arange(self._drafts, device=ctx.input_ids.device)

@@ -55,10 +55,10 @@ def apply(self, step, logits, batch):
 
 
 def untouched(request):
-    watched = request.watched
-    if watched is None or watched.forced is not None:
+    generation = request.generation
+    if generation is None or generation.forced is not None:
         return False
-    return watched.shadow or not request.line.any()
+    return generation.shadow or not request.line.any()
 
 
 def load(self, loads):

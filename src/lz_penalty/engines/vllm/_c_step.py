@@ -1,4 +1,4 @@
-"""The newest tokens of a batch from an engine's output lists: in C where there is a compiler, since every step does it."""
+"""A quiet step of vLLM's V1 runner in C: read the newest tokens from the output lists, and launch the kernels."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["FIELDS", "LENGTH", "NEWEST", "SLOT", "NewestReader", "newest_reader"
 
 _LOGGER = logging.getLogger("lz_penalty")
 
-# Columns of a batch, as in output_lists.c: which history a row has, how long it is, and its newest token.
+# Columns of a batch, as in output_lists.c: the slot of a row's history, its length, and its newest token.
 SLOT, LENGTH, NEWEST = range(3)
 FIELDS = 3
 _OF_FIELDS = ("row_to_slot", "lengths", "newest_ids")  # the op's names for them
 
 
 class _Batch(ctypes.Structure):
-    """`struct lz_batch`."""
+    """The fields of `struct lz_batch`."""
 
     _fields_ = [
         ("lists", ctypes.c_void_p),
@@ -41,7 +41,7 @@ class _Batch(ctypes.Structure):
 
 
 class _Kernel(ctypes.Structure):
-    """`struct lz_kernel`."""
+    """The fields of `struct lz_kernel`."""
 
     _fields_ = [
         ("function", ctypes.c_void_p),
@@ -54,7 +54,7 @@ class _Kernel(ctypes.Structure):
 
 
 class _Launch(ctypes.Structure):
-    """`struct lz_launch`."""
+    """The fields of `struct lz_launch`."""
 
     _fields_ = [
         ("launch", ctypes.c_void_p),
@@ -73,9 +73,9 @@ class NewestReader:
     """Takes the newest token of every output, if each has gained exactly one; see `newest_reader`.
 
     Attributes:
-        take: a function that writes the columns that follow and makes it their turn. It returns 1 if it has; 0 if a list has
-            gained more or less, or a history is full; -1 if a token is negative. Unless it is 1, the turn and `seen` have not
-            changed.
+        take: a function that writes the columns of the next place and makes it the current one. It returns 1 if it has done
+            so; 0 if a list has gained more tokens or none, or a history is full; -1 if a token is negative. If it does not
+            return 1, `turn` and `seen` have not changed.
     """
 
     def __init__(
@@ -105,10 +105,10 @@ class NewestReader:
         self.take: Callable[[], int] = partial(functions.lz_take_newest, self._batch)
 
     def launching(self, ahead: Any) -> Callable[[int, int], int]:
-        """The same as `take`, and the kernels of a `LaunchAhead` are launched; it returns 0 also if the first one cannot be.
+        """Return a function that does what `take` does and then launches the kernels of a `LaunchAhead`.
 
-        It is a function of the addresses of the logits and the stream. It is in use at every step, when all that it touches
-        has long left the caches: so there is as little as can be.
+        Its arguments are the addresses of the logits and the stream. It also returns 0 if the first kernel cannot be
+        launched. Every step calls it, and by then the caches hold nothing of what it touches, so it touches little.
         """
         launch = _Launch(
             launch=_address(ahead.driver.cuLaunchKernelEx),
@@ -141,15 +141,15 @@ def newest_reader(
     places: np.ndarray,
     turn: np.ndarray,
 ) -> NewestReader | None:
-    """A reader of these outputs; `None` where there is no C compiler.
+    """Return a reader of these outputs; `None` if there is no C compiler.
 
     Args:
         outputs: the lists.
         rows: int32 `[outputs]`, the row of each.
-        seen: int32, by row: items of its list that were taken before.
-        capacity: of a history.
-        places: int32 `[places, FIELDS, all rows]`: columns of the batch at some steps.
-        turn: int32 `[2]`: the place of the last ones; the reader sets the other to 1 when it takes any.
+        seen: int32, by row: how many items of its list were taken before.
+        capacity: how many tokens a history holds.
+        places: int32 `[places, FIELDS, all rows]`: columns of the batch at some steps; see `Staging`.
+        turn: int32 `[2]`: the number of the current place; the reader sets the second to 1 when it takes tokens.
     """
     functions = _functions()
     if functions is None or not all(type(output) is list for output in outputs):
@@ -158,7 +158,7 @@ def newest_reader(
 
 
 def reads_in_c() -> bool:
-    """Whether `newest_reader` gives readers here: there is a C compiler, or what it made before."""
+    """Return whether `newest_reader` gives readers here: there is a C compiler, or the library that it made before."""
     return _functions() is not None
 
 
