@@ -31,13 +31,12 @@ def _trial(make: Callable[[], Any], steps: int, about: str) -> Trial:
 
 
 def _vllm() -> Callable[[random.Random, int], Trial]:
-    from batches import REACH, Simulation, engine_config
-
     from lz_penalty.engines import _requests as request_settings
     from lz_penalty.engines._requests import RequestSettings
     from lz_penalty.engines.vllm import _processor as processor
     from lz_penalty.engines.vllm import _v1 as batch_state
     from lz_penalty.engines.vllm._startup import special_tokens_of
+    from tests.engines.vllm.batches import REACH, Simulation, engine_config
 
     config = engine_config()
     special = special_tokens_of(config.model_config)

@@ -9,7 +9,7 @@ import copy
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -18,7 +18,7 @@ from lz_penalty.detection import Repetition
 from lz_penalty.policy import Pair, Policy, RequestPolicy, Sections, Tracker, closers_of, counters
 from lz_penalty.policy._tracking import MAX_REWIND
 
-__all__ = ["LOOPS_ONLY", "NO_SECTIONS", "Ending", "Flags", "Generation", "Reading", "count_loops", "reading_of"]
+__all__ = ["LOOPS_ONLY", "NO_SECTIONS", "Generation", "Reading", "count_loops", "reading_of"]
 
 
 class Reading(NamedTuple):
@@ -61,39 +61,6 @@ def count_loops(output: Sequence[int]) -> None:
     generation.count()
 
 
-class Flags(Protocol):
-    """Whether the penalty would have changed each of some tokens. The answer may still be on its way from the device."""
-
-    @property
-    def is_there(self) -> bool:
-        """Whether reading a flag would not wait."""
-
-    def __getitem__(self, index: int, /) -> Any: ...
-
-
-class Ending(Protocol):
-    """How an engine ends a sequence that the ladder stops, where it must do so by forcing tokens.
-
-    Attributes:
-        early: tokens of the run that the ending itself writes; see `Tracker`.
-        overrides_masks: whether the token must come even if it is masked.
-    """
-
-    early: int
-
-    @property
-    def overrides_masks(self) -> bool: ...
-
-    def token(self, run: Repetition, length: int) -> int | None:
-        """Return the token that must come after `length` tokens of the output; `None` if nothing can end the sequence."""
-
-    def begin(self, run: Repetition, generation: Generation) -> None:
-        """Called once, when the ladder stops the sequence."""
-
-    def wait(self, run: Repetition, length: int) -> None:
-        """Called with every token that comes although the sequence should have ended."""
-
-
 class Generation:
     """One running sequence with a policy: its section, the token that must come next, when it ends, and what it counts.
 
@@ -102,7 +69,7 @@ class Generation:
         asked: the policy, ladder and shadow mode of the request.
         prompt: its token ids.
         lines: int32 `[5, 9]`, the settings row of each section, for engines that pack them.
-        ending: how the engine ends a sequence; `None` if it does so by itself when `stopped` is set.
+        ending: how the engine ends a sequence by forcing tokens, as vLLM's `Ending`; `None` if it ends one with `stopped`.
 
     Attributes:
         asked, prompt, lines: as given.
@@ -119,7 +86,7 @@ class Generation:
         prompt: Sequence[int],
         *,
         lines: np.ndarray | None = None,
-        ending: Ending | None = None,
+        ending: Any = None,
     ) -> None:
         self.asked = asked
         self.shadow = asked.shadow
@@ -138,7 +105,7 @@ class Generation:
         self.forced: int | None = None
         self.stopped: Repetition | None = None
         self._tracker = Tracker(self.asked, *self._reading, prompt, self._early)
-        self._noted: tuple[Flags, int] | None = None  # of the token to come
+        self._noted: tuple[Any, int] | None = None  # of the token to come
         self._steps = self._changed = 0
         self._tally: deque[tuple[int, int]] = deque(maxlen=MAX_REWIND)  # what each of the last tokens added to them
 
@@ -203,7 +170,7 @@ class Generation:
     @property
     def overrides_masks(self) -> bool:
         """Whether the forced token must come even if it is masked."""
-        return self.stopped is not None and self._ending is not None and self._ending.overrides_masks
+        return self.stopped is not None and self._ending.overrides_masks
 
     def _next(self) -> int | None:
         """Return the token that must come next, `None` for any."""
@@ -260,11 +227,11 @@ class Generation:
 
     # ------------------------------------------------------------ what is counted
 
-    def note(self, flags: Flags, index: int) -> None:
-        """Note a step in shadow mode: `flags[index]` tells whether the penalty would have changed its token.
+    def note(self, flags: Any, index: int) -> None:
+        """Note a step in shadow mode: `flags[index]`, of a `Later`, tells whether the penalty would have changed its token.
 
-        The step is counted when its token is read, or at the end of the sequence. A step whose token was thrown away, as in
-        a prefill in chunks, is replaced by the next one.
+        The step is counted when its token is read, or at the end of the sequence. If its token is thrown away, as in a
+        prefill in chunks, the next step replaces it.
         """
         self._noted = flags, index
 

@@ -38,8 +38,7 @@ class Penalised:
 
     Attributes:
         slot, base, settings: set when its history is loaded.
-        generation: `None` without a policy.
-        follower: lets the generation read the output; see `Follower`.
+        generation, follower: `None` without a policy; see `Follower`.
     """
 
     slot: int = -1

@@ -25,7 +25,7 @@ from lz_penalty.engines._requests import reach_of
 from lz_penalty.engines._special_tokens import exempting
 from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.transformers._patching import Change
-from lz_penalty.engines.transformers._policy import needs_sections, outcome_of, reading_for, until
+from lz_penalty.engines.transformers._policy import Outcome, needs_sections, reading_for, until
 from lz_penalty.engines.transformers._processor import LZPenaltyLogitsProcessor
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.ops import apply_lz_penalty_
@@ -111,23 +111,16 @@ class ContinuousLZPenalty(continuous.ContinuousBatchingLogitsProcessor):
         if any(row.config.strength for row in self.rows):
             penalised = scores.clone()
             self._penalise(penalised[: len(self.rows)])
-        with_policy = [(i, row.generation) for i, row in enumerate(self.rows) if row.generation is not None]
-        return self._after_penalty(scores, penalised, with_policy) if with_policy else penalised
-
-    def _after_penalty(
-        self, scores: torch.Tensor, penalised: torch.Tensor, generations: list[tuple[int, Generation]]
-    ) -> torch.Tensor:
-        """Undo the penalty of rows in shadow mode, and force the tokens that must come."""
-        shadowed = [i for i, generation in generations if generation.shadow]
-        flags = moves_the_choice(scores[shadowed], penalised[shadowed]) if shadowed else None
-        if shadowed and penalised is not scores:
-            penalised[shadowed] = scores[shadowed]
-        for i, generation in generations:
-            if flags is not None and generation.shadow:
-                generation.note(flags, shadowed.index(i))
-            elif generation.forced is not None:
+        for i, row in enumerate(self.rows):
+            if row.generation is None:
+                continue
+            if row.generation.shadow:
+                row.generation.note(moves_the_choice(scores[i : i + 1], penalised[i : i + 1]), 0)
+                if penalised is not scores:
+                    penalised[i] = scores[i]
+            elif row.generation.forced is not None:
                 penalised = scores.clone() if penalised is scores else penalised
-                force_(penalised, i, generation.forced)
+                force_(penalised, i, row.generation.forced)
         return penalised
 
     def _penalise(self, scores: torch.Tensor) -> None:
@@ -252,7 +245,7 @@ def _to_generation_output(original: Callable[..., Any]) -> Callable[..., Any]:
         if output.is_finished():
             generation = getattr(self, _GENERATION, None)
             if generation is not None:
-                output.lz_outcome = outcome_of(generation, generation.totals())
+                output.lz_outcome = Outcome(generation.stopped, generation.ended_thinking, generation.totals())
                 generation.count()
             if server_settings().count_loops and _leaves_loops_uncounted(self):
                 count_loops(until(self.generated_tokens, self._eos_token_ids))

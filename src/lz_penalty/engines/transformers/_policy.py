@@ -23,7 +23,7 @@ from lz_penalty.errors import LZPenaltyError, show
 from lz_penalty.ops import apply_lz_penalty_
 from lz_penalty.policy import Policy, RequestPolicy, Sections, closers_of
 
-__all__ = ["LZPolicyLogitsProcessor", "Outcome", "needs_sections", "outcome_of", "reading_for", "until"]
+__all__ = ["LZPolicyLogitsProcessor", "Outcome", "needs_sections", "reading_for", "until"]
 
 MAX_TABLES = 64
 
@@ -41,11 +41,6 @@ class Outcome:
     stopped: Repetition | None
     ended_thinking: Repetition | None
     counts: dict[str, int] = field(default_factory=dict)
-
-
-def outcome_of(generation: Generation, counts: dict[str, int]) -> Outcome:
-    """Return what became of an output that its generation has read completely."""
-    return Outcome(generation.stopped, generation.ended_thinking, counts)
 
 
 def needs_sections(asked: RequestPolicy) -> bool:
@@ -155,7 +150,7 @@ class LZPolicyLogitsProcessor(LZPenaltyLogitsProcessor):
             ):  # only the step knows what would have changed
                 noted = self.rows.generations[i].totals()
                 counts |= {name: noted[name] for name in ("lz_shadow_steps", "lz_shadow_changed")}
-            outcomes.append(outcome_of(generation, counts))
+            outcomes.append(Outcome(generation.stopped, generation.ended_thinking, counts))
         return outcomes
 
     def _replayed(self, row: list[int], start: int) -> Generation:

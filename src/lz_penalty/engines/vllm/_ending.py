@@ -102,8 +102,8 @@ class Ending:
         logs: whether this process logs the end.
 
     Attributes:
-        by_run: whether vLLM's own detection is told to find the run.
-        early: 1 if that way writes the last token of the run itself, else 0.
+        by_run: whether vLLM's own detection is told to find the run, whose last token is then forced.
+        early: how many tokens of the run the ending writes; see `Tracker`.
     """
 
     def __init__(self, params: Any, shared: bool, eos_token_id: int | None, logs: bool = False) -> None:

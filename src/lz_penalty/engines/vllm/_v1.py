@@ -52,15 +52,7 @@ __all__ = ["BatchState"]
 
 
 class Request(NamedTuple):
-    """A penalised request in the batch.
-
-    Attributes:
-        slot: of its history.
-        settings: of its penalty.
-        prompt: its token ids.
-        output: vLLM's own list of the output, which grows.
-        generation: `None` without a policy.
-    """
+    """A penalised request in the batch. `output` is vLLM's own list, which grows. `generation` is `None` without a policy."""
 
     slot: int
     settings: Settings

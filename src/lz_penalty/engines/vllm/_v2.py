@@ -130,13 +130,7 @@ class SlotState:
         return self._penalise(logits, ctx)
 
     def _penalise(self, logits: torch.Tensor, ctx: Any, lines: np.ndarray | None = None) -> torch.Tensor:
-        """Penalise in place.
-
-        Args:
-            logits: of the batch.
-            ctx: the step's layout, from vLLM.
-            lines: the settings row of every row, where drafts are in other sections than their request; else `None`.
-        """
+        """Penalise in place. `lines`: the settings row of every row, where drafts may be in other sections."""
         slots = ctx.idx_mapping_np
         if not self.penalised[slots].any():
             return logits
@@ -154,13 +148,7 @@ class SlotState:
         return batch.penalise(*given)
 
     def _arrays(self, logits: torch.Tensor, ctx: Any, skips_prompt: torch.Tensor | None) -> tuple[Any, ...]:
-        """Return the arguments of the op.
-
-        Args:
-            logits: of the batch.
-            ctx: the step's layout, from vLLM.
-            skips_prompt: of every row, whether its prompt is left out; `None` if no prompt is.
-        """
+        """Return the op's arguments. `skips_prompt`: of every row, whether its prompt is left out; `None`: no prompt is."""
         lengths = ctx.pos + 1
         tail_ids = tail_lengths = starts = None
         if self._drafts:
@@ -175,10 +163,7 @@ class SlotState:
     # ------------------------------------------------------------ requests with a policy
 
     def _largest(self, slots: np.ndarray) -> np.ndarray:
-        """Return the settings rows of these slots, and those of all sections of requests with a policy.
-
-        An op that is prepared for the largest of them stays prepared when sections change.
-        """
+        """Return all settings rows that requests in these slots can have, so that the op stays prepared for all sections."""
         lines = [self._generations[slot].lines for slot in slots[self._has_policy[slots]].tolist()]
         return np.concatenate([self._table[slots], *lines])
 
