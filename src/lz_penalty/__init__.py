@@ -1,8 +1,8 @@
 """The Lempel-Ziv penalty: language models that do not fall into endless repetition.
 
-At each step an LZ77-style compressor is simulated over the recent tokens; every possible next token is charged by
-how many bits it would cost, so that tokens which merely extend a repeat lose. Importing this package imports the
-standard library alone: the op brings NumPy with it when it is first used, and a backend its own array library.
+At each step the penalty simulates an LZ77-style compressor over the recent tokens. It charges every possible next token
+by the bits that the token would cost, so tokens that merely extend a repeat lose. Importing this package imports the
+standard library only. The op imports NumPy when it is first used, and each backend imports its own array library.
 """
 
 from __future__ import annotations

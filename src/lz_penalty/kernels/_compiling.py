@@ -1,4 +1,4 @@
-"""Compile functions with Numba: with its cache on disk where there is one that can be used, else without."""
+"""Compile functions with Numba, with its cache on disk if that can be used and trusted."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from lz_penalty._files import why_others_may_change
 __all__ = ["compiled"]
 
 _LOGGER = logging.getLogger("lz_penalty")
-_TOLD: list[str] = []  # once per process is enough
+_TOLD: list[str] = []  # one warning per process is enough
 
 
 def compiled(function: Any, **options: Any) -> Any:
-    """`numba.njit` without the interpreter's lock; a cache that fails costs time and nothing else.
+    """Compile with `numba.njit`, without the interpreter's lock. If the cache fails, the function is compiled again.
 
-    A container may have no folder for the cache, or a full disk: Numba alone would then raise an error, when the
+    A container may have no folder for the cache, or a full disk. Numba alone would then raise an error, when the
     function is defined or when it is called for the first time.
     """
     reason = _no_home()
@@ -29,7 +29,7 @@ def compiled(function: Any, **options: Any) -> Any:
         try:
             made = numba.njit(cache=True, nogil=True, **options)(function)
             cache = getattr(made, "_cache", None)
-            if cache is None:  # with NUMBA_DISABLE_JIT=1 it is the function itself
+            if cache is None:  # with NUMBA_DISABLE_JIT=1, `made` is the function itself
                 return made
             reason = _untrusted(Path(cache.cache_path), Path(function.__code__.co_filename))
         except (RuntimeError, OSError) as error:
@@ -43,25 +43,25 @@ def compiled(function: Any, **options: Any) -> Any:
 
 
 def _no_home() -> str | None:
-    """Numba would put its cache into a folder `~` of the working directory, where anybody may have put one before."""
+    """Return why there is no folder for the cache: without a home, Numba would use `~` in the working directory."""
     known = os.environ.get("NUMBA_CACHE_DIR") or os.path.isabs(os.path.expanduser("~"))
     return None if known else "this user has no home"
 
 
 def _untrusted(cache: Path, source: Path) -> str | None:
-    """Why others could have put code into the cache; beside the source, it is as safe as the source."""
+    """Return why others could have put code into the cache; next to the source, it is as safe as the source."""
     if cache.parent == source.parent or os.name != "posix":
         return None
     return why_others_may_change(cache.resolve())
 
 
 def _forgiving(cache: Any, method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method of a cache; whatever it raises ends the use of the cache, and the function is compiled."""
+    """Return the method of a cache such that an error in it ends the use of the cache, and the function is compiled."""
 
     def call(*arguments: Any) -> Any:
         try:
             return method(*arguments)
-        except Exception as error:  # a full disk, or a file in the cache that is broken
+        except Exception as error:  # a full disk, or a broken file in the cache
             cache.disable()
             _tell(f"{type(error).__name__}: {error}")
             return None
@@ -74,7 +74,7 @@ def _tell(reason: str) -> None:
         return
     _TOLD.append(reason)
     _LOGGER.warning(
-        "Numba's cache cannot be used (%s): this process compiles its functions anew. Set NUMBA_CACHE_DIR to a folder of "
+        "Numba's cache cannot be used (%s): this process compiles its functions again. Set NUMBA_CACHE_DIR to a folder of "
         "your own that can be written.",
         " ".join(reason.split()),
     )

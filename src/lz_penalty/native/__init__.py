@@ -1,8 +1,8 @@
 """The penalty in C: one header, `lz_penalty.h`, compiled on demand and called through ctypes.
 
-For C and C++ programs: `include_dir()` is the folder to pass to the compiler. For Python on a machine with a compiler:
+C and C++ programs pass the folder `include_dir()` to their compiler. Python, on a machine with a compiler:
 
-    penalty = NativePenalty.load(LZPenaltyConfig.guarded())  # None, and a warning that says why, where it cannot be built
+    penalty = NativePenalty.load(LZPenaltyConfig.guarded())  # None, and a warning that says why, if it cannot be built
     penalty.apply_(logits, tokens)                           # float32 [vocab] and int32 [n], NumPy
 """
 
@@ -30,7 +30,7 @@ _LOOKBACKS = {"before_buffer": 0, "adjacent": 1}
 
 
 def include_dir() -> Path:
-    """The folder that holds `lz_penalty.h`."""
+    """Return the folder that contains `lz_penalty.h`."""
     return Path(__file__).parent
 
 
@@ -52,7 +52,7 @@ class NativeSettings(ctypes.Structure):
 
 
 def native_settings(config: LZPenaltyConfig) -> NativeSettings:
-    """A config as the C structure; it keeps the exempt ids alive."""
+    """Return a config as the C structure, which keeps the exempt ids alive."""
     ids = config.exempt_token_ids
     return NativeSettings(
         config.strength,
@@ -69,10 +69,10 @@ def native_settings(config: LZPenaltyConfig) -> NativeSettings:
 
 
 class NativePenalty:
-    """One config, ready to be applied to one sequence after the other. For one thread at a time.
+    """A config that can be applied to one sequence after the other, by one thread at a time.
 
     Args:
-        config: the settings. `include_prompt` is the caller's part: hand over the tokens that count.
+        config: the settings. `include_prompt` has no effect: the caller passes the tokens that count.
 
     Raises:
         BackendUnavailableError: no compiler, or it failed, or the cache cannot be used or trusted.
@@ -91,7 +91,7 @@ class NativePenalty:
 
     @classmethod
     def load(cls, config: LZPenaltyConfig) -> NativePenalty | None:
-        """The same, or `None` and a warning where the header cannot be compiled here."""
+        """Return a penalty, or `None` with a warning if the header cannot be compiled here."""
         try:
             return cls(config)
         except BackendUnavailableError as error:
@@ -104,9 +104,9 @@ class NativePenalty:
         Args:
             logits: float32 `[vocab]`, writable; may be a strided view.
             tokens: int32 `[n]`, contiguous: the context, oldest first.
-            vocab_size: the alphabet, where the logits are padded beyond it.
+            vocab_size: the alphabet, if the logits are padded beyond it.
         """
-        # One attribute tells all: `ctypes.data`, `flags` and `strides` one by one take longer than the penalty.
+        # This one attribute contains all that is needed: `ctypes.data`, `flags` and `strides` take longer than the penalty.
         about = logits.__array_interface__
         (address, read_only), strides = about["data"], about["strides"] or _CONTIGUOUS
         if about["typestr"] != _FLOAT or logits.ndim != 1 or read_only or strides[0] < 4:
@@ -130,7 +130,7 @@ class NativePenalty:
 
 @lru_cache(maxsize=None)
 def _library() -> Any:
-    """The compiled header, loaded once per process."""
+    """Return the compiled header, loaded once per process."""
     library = load("library.c", include_dir())
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
     settings = ctypes.POINTER(NativeSettings)

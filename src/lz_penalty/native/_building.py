@@ -1,4 +1,4 @@
-"""Compile C sources with the system compiler into a cache that belongs to the user. Never runs what others could write."""
+"""Compile C sources with the system compiler into a cache of the user. Files that other users can change are never loaded."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _LOADS = itertools.count()
 
 
 def load(source: str, folder: Path, kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL:
-    """The library that `build` makes, loaded; as `ctypes.PyDLL` where its functions need the interpreter's lock.
+    """Build a library, load it and return it; as `ctypes.PyDLL` if its functions need the interpreter's lock.
 
     Raises:
-        BackendUnavailableError: as `build`; or it cannot be loaded, as from a file system that allows no programs.
+        BackendUnavailableError: as in `build`, or the library cannot be loaded, as on a file system without programs.
     """
     path = build(source, folder)
     try:
@@ -45,12 +45,12 @@ def load(source: str, folder: Path, kind: type[ctypes.CDLL] = ctypes.CDLL) -> ct
 
 @contextmanager
 def _checked(path: Path) -> Iterator[str]:
-    """A name of the library under which nobody else can put another one between the check and the load.
+    """Yield a name of the library that nobody else can give to another file between the check and the load.
 
-    On Linux it goes through an open descriptor of the cache's folder, which was checked and which stays the same folder
-    whatever happens to its path. The loader takes equal names for equal libraries, and numbers of descriptors are used
-    again: a different number of "./" makes every name a new one. Elsewhere the name is the path: `build` has refused
-    parents that others can write.
+    On Linux the name goes through an open descriptor of the cache's folder. That folder was checked, and the descriptor
+    refers to it whatever happens to its path. The loader takes equal names for equal libraries, and descriptors get the
+    same numbers again, so a different number of "./" makes every name unique. On other systems the name is the path:
+    `build` has refused parent folders that others can write to.
     """
     descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -64,13 +64,13 @@ def _checked(path: Path) -> Iterator[str]:
 
 
 def build(source: str, folder: Path) -> Path:
-    """The shared library made from `folder/source`, compiled unless the cache holds it.
+    """Compile `folder/source` into a shared library, unless the cache contains it, and return its path.
 
     The cache's key is the content of all sources and headers in the folder, the flags, the compiler and the machine.
-    The environment variable CC names the compiler (else cc, gcc or clang), LZ_PENALTY_CACHE the cache's folder.
+    The environment variable CC names the compiler (default: cc, gcc or clang), LZ_PENALTY_CACHE the cache's folder.
 
     Raises:
-        BackendUnavailableError: no compiler, one that fails, or a cache that somebody else may write to.
+        BackendUnavailableError: there is no compiler, or it fails, or somebody else may write to the cache.
     """
     if os.name != "posix":
         raise BackendUnavailableError(f"compiling on demand is for Linux and macOS; this is {platform.system()}.")
@@ -87,7 +87,7 @@ def build(source: str, folder: Path) -> Path:
 
 
 def _compiler() -> list[str]:
-    """The compiler's command; a full path first, so that the cache's key names it."""
+    """Return the compiler's command. It begins with a full path, so that the cache's key names the compiler."""
     given = os.environ.get("CC")
     for name in [given] if given else ["cc", "gcc", "clang"]:
         try:
@@ -106,14 +106,14 @@ def _compiler() -> list[str]:
 
 
 def _cache() -> Path:
-    """The cache's folder, made if need be, which nobody else can write to or replace."""
+    """Create the cache's folder if necessary and return it; raise if anybody else can write to it or replace it."""
     given = os.environ.get(CACHE_VARIABLE)
     try:
         cache = Path(given or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "lz-penalty"))
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not cache.is_symlink():  # refused below
             cache = cache.resolve(strict=True)
-    except (OSError, RuntimeError) as error:  # the latter where the user has no home
+    except (OSError, RuntimeError) as error:  # the latter if the user has no home
         raise BackendUnavailableError(
             f"the cache cannot be made ({error}): set {CACHE_VARIABLE} to a folder."
         ) from error
@@ -122,7 +122,7 @@ def _cache() -> Path:
 
 
 def _refuse_unless_ours(path: Path) -> None:
-    """Raise where another user may change what is at the path: it would be loaded and run."""
+    """Raise if another user may change the file or folder at this path: its code would be loaded and run."""
     try:
         reason = why_others_may_change(path)
     except OSError as error:
@@ -134,7 +134,7 @@ def _refuse_unless_ours(path: Path) -> None:
 
 
 def _compile(compiler: list[str], source: Path, target: Path) -> None:
-    """Compile into a file beside the target, then put it in place at once: other processes see all of it or nothing."""
+    """Compile into another file of the folder and rename it: other processes see the whole target or none."""
     name = ""
     try:
         descriptor, name = tempfile.mkstemp(suffix=".so", dir=target.parent)

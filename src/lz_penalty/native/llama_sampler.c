@@ -1,7 +1,7 @@
 /* lz_penalty_llama.h as a shared library for a llama.cpp that is already loaded, without its headers.
  *
- * The declarations below are llama.cpp's interface as of llama-cpp-python 0.3.36; `lz_penalty_llama_abi` tells the caller their
- * layout, so that it can be compared with what is loaded before anything is called. */
+ * The declarations below are llama.cpp's interface as of llama-cpp-python 0.3.36. `lz_penalty_llama_abi` gives the caller
+ * their layout, to be compared with the loaded library before any function is called. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -46,7 +46,7 @@ static struct llama_sampler *(*llama_sampler_init)(struct llama_sampler_i *, voi
 
 #include "lz_penalty_llama.h"
 
-/* Sizes and offsets, in the order that lz_penalty.engines.llama_cpp._sampler expects. */
+/* Write sizes and offsets, in the order that lz_penalty.engines.llama_cpp._sampler expects. */
 void lz_penalty_llama_abi(size_t *out)
 {
     out[0] = sizeof(struct llama_sampler_i);

@@ -1,4 +1,4 @@
-/* The LZ penalty in portable C99 (and C++): one header, no dependencies but the C library (link with -lm).
+/* The LZ penalty in portable C99 (and C++): one header that depends on the C library only (link with -lm).
  *
  *     lz_penalty_settings settings = lz_penalty_defaults();
  *     settings.lookback = LZ_PENALTY_ADJACENT;
@@ -8,11 +8,11 @@
  *     error = lz_penalty_apply(penalty, logits, sizeof *logits, vocab_size, tokens, n_tokens);
  *
  * `lz_penalty_apply` changes logits as docs/mathematics.md defines it and is a pure function of tokens, logits and
- * settings. A context is plain memory of the caller's: its settings, a table of logarithms and scratch, nothing to be
- * freed but the memory itself. It is bounded by the settings, below 2 MiB at the largest allowed. One context serves
- * one thread at a time. Work is linear in window and loop window, whatever the vocabulary.
+ * settings. A context is plain memory of the caller with settings, a table of logarithms and scratch space; the caller
+ * frees the memory and nothing else. The settings bound its size, below 2 MiB at the largest allowed. One context serves
+ * one thread at a time. The time is linear in window and loop window, whatever the vocabulary.
  *
- * Define LZ_PENALTY_API before including it to give the functions another linkage than `static inline`.
+ * Define LZ_PENALTY_API before you include this header to give the functions another linkage than `static inline`.
  */
 #ifndef LZ_PENALTY_H
 #define LZ_PENALTY_H
@@ -71,7 +71,7 @@ typedef struct {
     float *log2;    /* of 0 (unused), 1, 2, ... */
 } lz_penalty;
 
-/* The paper's settings. */
+/* Return the paper's settings. */
 LZ_PENALTY_API lz_penalty_settings lz_penalty_defaults(void)
 {
     lz_penalty_settings s;
@@ -84,7 +84,7 @@ LZ_PENALTY_API lz_penalty_settings lz_penalty_defaults(void)
     return s;
 }
 
-/* LZ_PENALTY_OK, or what is wrong with the settings. */
+/* Return LZ_PENALTY_OK, or the error in the settings. */
 LZ_PENALTY_API int lz_penalty_check(const lz_penalty_settings *s)
 {
     int32_t i;
@@ -108,7 +108,7 @@ LZ_PENALTY_API int lz_penalty_check(const lz_penalty_settings *s)
     return LZ_PENALTY_OK;
 }
 
-/* What an error code means, in words. */
+/* Return what an error code means, in words. */
 LZ_PENALTY_API const char *lz_penalty_error(int code)
 {
     static const char *const texts[] = {
@@ -133,7 +133,7 @@ LZ_PENALTY_API const char *lz_penalty_error(int code)
 static inline int32_t lz_penalty__max(int32_t a, int32_t b) { return a > b ? a : b; }
 static inline int32_t lz_penalty__min(int32_t a, int32_t b) { return a < b ? a : b; }
 
-/* Entries of the four arrays behind a context, for settings that were checked. */
+/* Count the entries of the arrays that follow a context, for settings that were checked. */
 static inline void lz_penalty__sizes(const lz_penalty_settings *s, size_t *run, size_t *ids, size_t *logs)
 {
     int32_t seen = s->window_size + (s->lookback == LZ_PENALTY_BEFORE_BUFFER ? s->buffer_size : 0);
@@ -142,7 +142,7 @@ static inline void lz_penalty__sizes(const lz_penalty_settings *s, size_t *run, 
     *logs = (size_t)lz_penalty__max(s->window_size, s->buffer_size) + 2;
 }
 
-/* Bytes of memory that a context for these settings needs; 0 where they are malformed. */
+/* Return how many bytes a context for these settings needs; 0 if they are malformed. */
 LZ_PENALTY_API size_t lz_penalty_size(const lz_penalty_settings *s)
 {
     size_t run, ids, logs;
@@ -177,7 +177,7 @@ LZ_PENALTY_API int lz_penalty_init(void *memory, size_t size, const lz_penalty_s
     return LZ_PENALTY_OK;
 }
 
-/* The token `back` places before the newest; `end` is one past the newest. */
+/* Return the token `back` places before the newest; `end` is one past the newest. */
 static inline int32_t lz_penalty__at(const int32_t *end, int32_t back) { return end[-1 - (ptrdiff_t)back]; }
 
 static inline int lz_penalty__exempt(const lz_penalty *p, int32_t token)
@@ -202,7 +202,7 @@ static inline int32_t lz_penalty__runs(const int32_t *end, int32_t recent, int32
     for (d = 1; d < stop; d++) {
         int32_t length = 0, inside;
         if (d < right) length = lz_penalty__min(right - d, run[d - left]);
-        else if (lz_penalty__at(end, d) != end[-1]) { /* most of ordinary text */
+        else if (lz_penalty__at(end, d) != end[-1]) { /* true for most of ordinary text */
             run[d] = 0;
             continue;
         }
@@ -226,7 +226,7 @@ static inline int32_t lz_penalty__runs(const int32_t *end, int32_t recent, int32
     return period;
 }
 
-/* The sparse form, before `strength`: fills `ids` and `values` (bits relative to a literal) and returns how many.
+/* Fill `ids` and `values` (bits relative to a literal, without `strength`) and return how many there are.
  * A token may occur several times: its smallest value counts. Ids outside the vocabulary and exempt ones do not occur. */
 LZ_PENALTY_API int32_t lz_penalty_candidates(lz_penalty *p, int32_t vocab_size, const int32_t *tokens, size_t n_tokens)
 {
@@ -248,7 +248,7 @@ LZ_PENALTY_API int32_t lz_penalty_candidates(lz_penalty *p, int32_t vocab_size, 
         loop_token = lz_penalty__at(end, loop_period - 1);
         further = s->escalation * (literal + 1) * ((double)loop_run / loop_period - 1);
     }
-    for (e = lz_penalty__max(offset, 1); e < recent; e++) { /* from runs to matches: all inside the window */
+    for (e = lz_penalty__max(offset, 1); e < recent; e++) { /* a match is a run inside the window */
         p->run[e] = lz_penalty__min(p->run[e], lz_penalty__min(s->buffer_size, recent - e));
         longest = lz_penalty__max(longest, p->run[e]);
     }
@@ -279,7 +279,7 @@ LZ_PENALTY_API int32_t lz_penalty_candidates(lz_penalty *p, int32_t vocab_size, 
     return count;
 }
 
-/* `logit + change`; a finite logit stays finite, -inf and NaN stay as they are. */
+/* Return `logit + change`. A finite logit stays finite; -inf and NaN stay as they are. */
 static inline float lz_penalty__moved(float logit, double change)
 {
     double moved = (double)logit + change;
@@ -289,8 +289,8 @@ static inline float lz_penalty__moved(float logit, double change)
 
 /* Penalise the logits of ids 0 to vocab_size - 1, in place.
  *
- * The logit of id a lies `a * stride` bytes behind `logits`: sizeof(float), or more where logits are one field of an
- * array of structures. `tokens`: the context, oldest first; ids outside the vocabulary may match and receive nothing.
+ * The logit of id a is `a * stride` bytes after `logits`. The stride is sizeof(float), or more if logits are one field of
+ * an array of structures. `tokens` is the context, oldest first; ids outside the vocabulary may match and receive nothing.
  * On an error nothing is changed. */
 LZ_PENALTY_API int lz_penalty_apply(
     lz_penalty *p, float *logits, size_t stride, int32_t vocab_size, const int32_t *tokens, size_t n_tokens)
@@ -302,7 +302,7 @@ LZ_PENALTY_API int lz_penalty_apply(
     if (vocab_size < 1) return LZ_PENALTY_BAD_VOCAB;
     if (!n_tokens) return LZ_PENALTY_OK;
     count = lz_penalty_candidates(p, vocab_size, tokens, n_tokens);
-    for (i = 0; i < count; i++) /* all from the original logits, before the first is changed */
+    for (i = 0; i < count; i++) /* all are computed from the original logits, before the first is changed */
         p->values[i] = lz_penalty__moved(
             *(float *)(base + stride * (size_t)p->ids[i]), p->settings.strength * (double)p->values[i]);
     for (i = 0; i < count; i++) {

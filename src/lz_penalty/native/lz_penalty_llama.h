@@ -4,8 +4,8 @@
  *     struct llama_sampler *penalty = lz_penalty_llama_init(&settings, llama_vocab_n_tokens(vocab));  // NULL: malformed
  *     llama_sampler_chain_add(chain, penalty);    // first, so that it sees all logits; the chain frees it
  *
- * It sees the tokens that it accepts: `llama_sampler_sample` accepts what was sampled, the prompt is accepted by the caller
- * (or not, to leave it out). Written for the llama_sampler_i with twelve functions.
+ * The sampler considers the tokens that it accepts. `llama_sampler_sample` accepts each sampled token; the caller accepts
+ * the prompt, or does not to leave it out. Written for the llama_sampler_i with twelve functions.
  */
 #ifndef LZ_PENALTY_LLAMA_H
 #define LZ_PENALTY_LLAMA_H
@@ -21,8 +21,8 @@ typedef struct {
 
 typedef struct {
     lz_penalty *penalty;
-    lz_penalty_llama_pair *pairs; /* candidates in order of their ids, where the logits are not */
-    int32_t *tokens;              /* the end of what was accepted, oldest first */
+    lz_penalty_llama_pair *pairs; /* candidates in order of their ids, for logits that are not */
+    int32_t *tokens;              /* the last accepted tokens, oldest first */
     size_t n_tokens, capacity, reach;
     int32_t n_vocab;
 } lz_penalty_llama;
@@ -57,7 +57,7 @@ static inline int lz_penalty_llama__by_id(const void *a, const void *b)
     return x->value < y->value ? -1 : x->value > y->value;
 }
 
-/* Logits in any order, some of them gone: look every one up among the candidates. */
+/* Change logits that are in any order, perhaps without some ids: look each up among the candidates. */
 static inline void lz_penalty_llama__lookup(lz_penalty_llama *context, int32_t count, llama_token_data *data, size_t size)
 {
     const lz_penalty *p = context->penalty;
@@ -89,12 +89,12 @@ static void lz_penalty_llama__apply(struct llama_sampler *sampler, llama_token_d
     int32_t count, i;
     if (!context->n_tokens || !logits->size) return;
     count = lz_penalty_candidates(p, context->n_vocab, context->tokens, context->n_tokens);
-    for (i = 0; i < count; i++) { /* as llama_sampler_sample makes them: the logit of id a is at a */
+    for (i = 0; i < count; i++) { /* as llama_sampler_sample orders them: the logit of id a is at a */
         const int32_t id = p->ids[i];
         if ((size_t)id >= logits->size || data[id].id != id) break;
         p->values[i] = lz_penalty__moved(data[id].logit, p->settings.strength * (double)p->values[i]);
     }
-    if (i < count) { /* not so: once more, since values are spent */
+    if (i < count) { /* in another order: compute the values again, which were overwritten */
         count = lz_penalty_candidates(p, context->n_vocab, context->tokens, context->n_tokens);
         lz_penalty_llama__lookup(context, count, data, logits->size);
     } else {
@@ -107,7 +107,7 @@ static void lz_penalty_llama__apply(struct llama_sampler *sampler, llama_token_d
 static void lz_penalty_llama__accept(struct llama_sampler *sampler, llama_token token)
 {
     lz_penalty_llama *context = (lz_penalty_llama *)sampler->ctx;
-    if (context->n_tokens == context->capacity) { /* keep what can be reached; seldom, so a token costs little */
+    if (context->n_tokens == context->capacity) { /* keep the tokens within reach; this is rare, so a token costs little */
         memcpy(context->tokens, context->tokens + context->reach, context->reach * sizeof(int32_t));
         context->n_tokens = context->reach;
     }
@@ -142,7 +142,7 @@ static struct llama_sampler *lz_penalty_llama__clone(const struct llama_sampler 
     return clone;
 }
 
-/* A new sampler; NULL where the settings are malformed (lz_penalty_check says why) or memory is short. */
+/* Return a new sampler; NULL if the settings are malformed (lz_penalty_check says why) or memory is short. */
 static inline struct llama_sampler *lz_penalty_llama_init(const lz_penalty_settings *s, int32_t n_vocab)
 {
     static struct llama_sampler_i functions = {

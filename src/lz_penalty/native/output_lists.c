@@ -1,8 +1,8 @@
-/* Reads the newest token of every output list of a batch, for engines that hand out lists which grow, and launches the
- * kernels that penalise: all that a quiet step does, in one call.
+/* Read the newest token of every output list of a batch, for engines that hand out growing lists, and launch the kernels
+ * that penalise. A step in which nothing else changes is one call.
  *
- * Called with the interpreter's lock (ctypes.PyDLL). What it uses of CPython is part of the stable ABI, so no headers are
- * needed to compile it. */
+ * The caller holds the interpreter's lock (ctypes.PyDLL). The functions of CPython used here are part of its stable ABI, so
+ * its headers are not needed. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -19,9 +19,9 @@ enum { SLOT, LENGTH, NEWEST, FIELDS }; /* of columns [FIELDS, width] */
 struct lz_batch {
     PyObject *const *lists; /* [count] */
     const int32_t *rows;    /* [count], the row of each list */
-    int32_t *seen;          /* by row: items that were taken before */
-    int32_t *places;        /* [depth, FIELDS, width], columns at some steps */
-    int32_t *turn;          /* [0]: the place of the last ones; [1]: set to 1 here when they are taken */
+    int32_t *seen;          /* by row: items that were taken in earlier steps */
+    int32_t *places;        /* [depth, FIELDS, width], a ring buffer of the columns of the last steps */
+    int32_t *turn;          /* [0]: the place of the newest columns; [1]: set to 1 here when columns are taken */
     size_t count, width, depth;
     int32_t capacity; /* of a history */
 };
@@ -30,9 +30,9 @@ static int32_t *columns_at(const struct lz_batch *batch, size_t place) { return 
 
 static size_t following(const struct lz_batch *batch) { return (batch->turn[0] + 1) % batch->depth; }
 
-/* If every list has one item more than seen and every history has room for it: write the columns that follow, with that
- * item and the length one larger, and return 1. Otherwise return 0, or -1 if an item is negative or no integer; then they
- * may be half written, and nothing else has changed. */
+/* If every list has one new item and every history has room for it, write the following columns with that item and with
+ * the length plus one, and return 1. Otherwise return 0, or -1 if an item is negative or no integer. Then these columns may
+ * be half written, and nothing else has changed. */
 static int write_columns(const struct lz_batch *batch) {
     const int32_t *rows = batch->rows, *before = columns_at(batch, batch->turn[0]);
     int32_t *after = columns_at(batch, following(batch));
@@ -57,7 +57,7 @@ static void move_on(const struct lz_batch *batch) {
     batch->turn[1] = 1;
 }
 
-/* As `write_columns`; if it returns 1, they have been taken: it is the turn of the columns that follow. */
+/* Write the following columns as `write_columns` does. If that returns 1, they become the newest columns. */
 int lz_take_newest(const struct lz_batch *batch) {
     int written = write_columns(batch);
     if (written == 1) move_on(batch);
@@ -90,7 +90,7 @@ struct lz_kernel {
     void *function;
     void **parameters; /* where the values are */
     unsigned grid[3], threads, shared;
-    unsigned early; /* 1: it may start before the kernel ahead of it is through, and waits for that itself; 0: it may not */
+    unsigned early; /* 1: it may start before the previous kernel on the stream has ended, and waits for that itself */
 };
 
 struct lz_launch {
@@ -100,7 +100,7 @@ struct lz_launch {
     void *side, *found; /* a stream and an event */
     struct lz_kernel find, lower;
     uint64_t *logits;          /* the value that is the address of the logits */
-    uint64_t *columns[FIELDS]; /* those that are addresses of the columns' fields */
+    uint64_t *columns[FIELDS]; /* the values that are the addresses of the columns' fields */
 };
 
 static int launched(const struct lz_launch *how, const struct lz_kernel *kernel, void *stream) {
@@ -116,9 +116,10 @@ static int launched(const struct lz_launch *how, const struct lz_kernel *kernel,
     return !how->launch(&config, kernel->function, kernel->parameters, NULL);
 }
 
-/* The same, and the kernels are launched with these columns; 0 also if the driver refuses the first one. It goes to the side
- * stream and waits for nothing: what was launched in the step before is through, or there would be no new tokens. Behind it,
- * nobody may write what it reads, so a refusal is an error. */
+/* Take the newest tokens as `lz_take_newest` does, and launch the kernels with these columns. Return 0 also if the driver
+ * refuses the first launch. That launch goes to the side stream and waits for nothing: all launches of the step before have
+ * ended, or there would be no new tokens. A refusal of the second launch is an error: the first one reads the columns, so
+ * they must not be written again. */
 int lz_take_and_launch(const struct lz_batch *batch, const struct lz_launch *how, uint64_t logits, void *stream) {
     int written = write_columns(batch);
     if (written != 1) return written;

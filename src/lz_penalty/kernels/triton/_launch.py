@@ -1,6 +1,6 @@
-"""Launch what Triton has compiled through the CUDA driver: Triton's own launcher takes several times as long.
+"""Launch compiled kernels directly through the CUDA driver: Triton's own launcher takes several times as long.
 
-Only where the driver says that the kernel takes the parameters that are expected; otherwise Triton launches.
+This is done only if the driver says that the kernel has the expected parameters; otherwise Triton launches.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import torch
 import triton
 
 _FORMATS = {"i32": "<i", "i64": "<q", "fp32": "<f"}
-_SCRATCH = 2  # pointers that Triton appends to every kernel's parameters; null in kernels that need no scratch memory
+_SCRATCH = 2  # pointers that Triton appends to every kernel's parameters; null if a kernel needs no scratch memory
 _SLOT = 8  # bytes for each parameter
 
 
 def direct_launch(compiled, grid, arguments):
-    """A `DirectLaunch` of a kernel; `None` where Triton must launch it.
+    """Return a `DirectLaunch` of a kernel; `None` if Triton must launch it.
 
     Args:
         compiled: a kernel that has run before.
         grid: three sizes.
-        arguments: all but the constants. Later ones may differ in their tensors alone.
+        arguments: all but the constants. In later launches, only the tensors among them may differ.
     """
     about = compiled.metadata
     kinds = list(compiled.src.signature.items())[: len(arguments)]
@@ -43,22 +43,22 @@ def direct_launch(compiled, grid, arguments):
 
 
 class DirectLaunch:
-    """Launches a kernel with other tensors each time.
+    """A function that launches a kernel, each time with other tensors.
 
     Args:
         launch: the driver's function.
         compiled: the kernel.
         grid: three sizes.
-        passed: name, type and place among the arguments of each parameter.
-        arguments: of which all but the tensors stay.
+        passed: the name, the type and the place among the arguments of each parameter.
+        arguments: all but the tensors stay the same.
 
     Attributes:
-        function: the kernel's handle; with the others, all that C needs to launch.
+        function: the kernel's handle. This and the next four are what C needs for a launch.
         parameters: the address of the parameters' addresses.
         grid: three sizes.
-        threads: of a block.
+        threads: the number of threads of a block.
         shared: bytes of shared memory.
-        stream: gives the handle of the current stream.
+        stream: a function that returns the handle of the current stream.
     """
 
     def __init__(self, launch, compiled, grid, passed, arguments):
@@ -73,7 +73,7 @@ class DirectLaunch:
                 struct.pack_into(_FORMATS[kind], self._memory, place * _SLOT, arguments[at])
         places = [ctypes.addressof(self._memory) + place * _SLOT for place in range(len(self._memory))]
         self._addresses = (ctypes.c_void_p * len(places))(*places)
-        self._compiled = compiled  # Triton unloads what nobody has
+        self._compiled = compiled  # Triton unloads a kernel that nobody refers to
         self.function, self.parameters = compiled.function, ctypes.addressof(self._addresses)
         self.grid, self.threads, self.shared = grid, compiled.metadata.num_warps * 32, compiled.metadata.shared
         driver = triton.runtime.driver.active
@@ -82,35 +82,35 @@ class DirectLaunch:
         self._unchanging = [ctypes.c_void_p(self.function), *sizes]
 
     def __call__(self, arguments):
-        """Launch on the current stream; returns whether it could."""
+        """Launch on the current stream and return whether the driver accepted it."""
         for place, at in self._tensors:
             self._memory[place] = arguments[at].data_ptr()
         return self._launch(*self._unchanging, ctypes.c_void_p(self.stream()), self._addresses, None) == 0
 
     def value_of(self, name):
-        """The address of the value of this parameter, a tensor."""
+        """Return the address of the value of this parameter, which is the address of a tensor."""
         return self._values[name]
 
 
 class LaunchAhead:
-    """The two launches of a step: what is found while the model still runs, and the lowering of its logits.
+    """The two launches of a step: one finds the changes while the model still runs, the other lowers the logits.
 
-    The first goes to a stream of its own, where it waits for nothing; the second waits for it. So all that was launched for
-    the step before must be through: as it is where the host has a token that was sampled after that.
+    The first goes to its own stream and waits for nothing; the second waits for the first. So all launches of the step
+    before must have ended: they have if the host has a token that was sampled after them.
 
     Args:
         find: the `DirectLaunch` that needs no logits.
-        lower: the one that does.
-        between: arrays that the first writes and the second reads; kept alive.
-        early: the second may start before the kernel ahead of it is through: it waits for that itself. So that one must
-            not do so in its turn without waiting.
+        lower: the `DirectLaunch` that lowers the logits.
+        between: arrays that the first launch writes and the second reads; they are kept alive.
+        early: `lower` may start before the previous kernel on its stream has ended, and waits for that itself. So that
+            previous kernel must not start early itself without waiting.
 
     Attributes:
         find, lower, early: as given.
-        driver: of CUDA.
-        stream: gives the handle of the current stream.
-        side: the handle of the other one.
-        found: the handle of an event: `find` is through.
+        driver: the CUDA driver.
+        stream: a function that returns the handle of the current stream.
+        side: the handle of the stream for `find`.
+        found: the handle of an event that says that `find` has ended.
     """
 
     def __init__(self, find, lower, between, early):
@@ -118,13 +118,13 @@ class LaunchAhead:
         self.driver, self.stream = _launcher(), lower.stream
         self._side = side_stream(torch.cuda.current_device())
         self._found = torch.cuda.Event()
-        self._found.record(self._side)  # makes it
+        self._found.record(self._side)  # this creates it
         self.side, self.found = self._side.cuda_stream, self._found.cuda_event
 
 
 @functools.lru_cache(maxsize=None)
 def may_start_early(device):
-    """Whether a kernel on this device can start before the one ahead of it on its stream is through, and wait in itself."""
+    """Return whether a kernel on this device can start before the previous one on its stream has ended, and wait itself."""
     if device.type != "cuda" or torch.version.hip or triton.knobs.runtime.interpret:
         return False
     return torch.cuda.get_device_capability(device) >= (9, 0)
@@ -132,12 +132,12 @@ def may_start_early(device):
 
 @functools.lru_cache(maxsize=None)
 def side_stream(device):
-    """The stream of this device on which changes are found."""
-    return torch.cuda.Stream(device, priority=-1)  # a few blocks in a gap of the model's
+    """Return the stream of this device on which changes are found."""
+    return torch.cuda.Stream(device, priority=-1)  # its few blocks run as soon as the model leaves room
 
 
 def _is_profiled():
-    """Whether somebody wants to be told of every launch."""
+    """Return whether a profiler has asked to be called at every launch."""
     hooks = (triton.knobs.runtime.launch_enter_hook, triton.knobs.runtime.launch_exit_hook)
     return any(getattr(hook, "calls", hook) for hook in hooks)
 
@@ -145,16 +145,16 @@ def _is_profiled():
 @functools.lru_cache(maxsize=None)
 def _launcher():
     try:
-        driver = ctypes.PyDLL("libcuda.so.1")  # keeps the interpreter's lock: handing it over costs more than a launch
+        driver = ctypes.PyDLL("libcuda.so.1")  # keeps the interpreter's lock: releasing it costs more than a launch
         for name in ("cuFuncGetParamInfo", "cuLaunchKernel", "cuLaunchKernelEx"):
-            getattr(driver, name)  # a driver before CUDA 12.4 lacks the first
+            getattr(driver, name)  # a driver before CUDA 12.4 lacks the first of them
     except (OSError, AttributeError):
         return None
     return driver
 
 
 def _parameter_sizes(driver, function):
-    """How many bytes each parameter of the kernel has."""
+    """Return how many bytes each parameter of the kernel has."""
     sizes, offset, size = [], ctypes.c_size_t(), ctypes.c_size_t()
     while not driver.cuFuncGetParamInfo(
         ctypes.c_void_p(function), ctypes.c_size_t(len(sizes)), ctypes.byref(offset), ctypes.byref(size)
