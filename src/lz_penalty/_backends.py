@@ -1,4 +1,4 @@
-"""Which backends can run here, and which one is taken for which logits."""
+"""The backends: which of them can run here, and which one `auto` takes for which logits."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ import importlib
 import importlib.util
 import logging
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from lz_penalty.errors import BackendUnavailableError, LZPenaltyError, show
+from lz_penalty.kernels import Backend
 
-__all__ = ["available_backends", "check_backend", "choose_backend", "dtype_of", "load_backend"]
+__all__ = ["available_backends", "backend_for", "choose_backend", "dtype_of", "load_backend"]
 
 _LOGGER = logging.getLogger("lz_penalty")
 _MODULES = {"numpy": "numpy_cpu", "numba": "numba_cpu", "torch": "torch_any", "triton": "triton"}
 BACKENDS = tuple(_MODULES)
-_TRITON = (3, 4)  # the oldest one with the interface that the launches use
+_TRITON = (3, 4)  # the oldest version with the interface that the launches use
 
 
 def available_backends() -> dict[str, str | None]:
-    """Every backend with the reason why it cannot run here, or `None` if it can.
+    """Return every backend with the reason why it cannot run here, or `None` if it can.
 
     >>> available_backends()["numpy"] is None
     True
@@ -30,7 +31,7 @@ def available_backends() -> dict[str, str | None]:
 
 
 def _reason(name: str) -> str | None:
-    """Why this backend cannot run here; it imports no other's library."""
+    """Return why this backend cannot run here; `None` if it can. No other backend's library is imported."""
     if name == "triton":
         return _triton_reason()
     if name == "numpy" or _installed(name):
@@ -54,7 +55,7 @@ def _triton_reason() -> str | None:
 
 
 def choose_backend(logits: Any) -> str:
-    """The backend that `auto` takes for these logits: the fastest one that can run on them."""
+    """Return the backend that `auto` takes for these logits: the fastest one that can run on them."""
     return _choice("numpy" if isinstance(logits, np.ndarray) else logits.device.type, dtype_of(logits))
 
 
@@ -80,25 +81,27 @@ def _installed(module: str) -> bool:
 
 
 def _interpreted() -> bool:
-    """Whether Triton was told to run kernels on the CPU."""
+    """Return whether Triton was told to run kernels on the CPU."""
     triton = importlib.import_module("triton")
     return bool(triton.knobs.runtime.interpret)
 
 
 @lru_cache(maxsize=None)
-def load_backend(name: str) -> Any:
-    """The module of a backend that can run here."""
+def load_backend(name: str) -> Backend:
+    """Return the module of a backend; raise if it cannot run here."""
     if name not in _MODULES:
         raise LZPenaltyError(f"backend = {show(name)}: must be one of 'auto', {', '.join(map(repr, BACKENDS))}.")
     reason = _reason(name)
     if reason:
         raise BackendUnavailableError(f"backend = {name!r} cannot run here: {reason}.")
-    return importlib.import_module(f"lz_penalty.kernels.{_MODULES[name]}")
+    return cast(Backend, importlib.import_module(f"lz_penalty.kernels.{_MODULES[name]}"))
 
 
-def check_backend(name: str, logits: Any) -> None:
-    """Raise unless the backend runs on these logits."""
-    load_backend(name)
+def backend_for(name: str, logits: Any) -> Backend:
+    """Return the backend of this name, or the fastest one for "auto"; raise unless it runs on these logits."""
+    if name == "auto":
+        name = choose_backend(logits)
+    backend = load_backend(name)
     on_numpy = isinstance(logits, np.ndarray)
     on_cpu = on_numpy or logits.device.type == "cpu"
     if name in ("torch", "triton") and on_numpy:
@@ -110,13 +113,14 @@ def check_backend(name: str, logits: Any) -> None:
     dtype = dtype_of(logits)
     if (name == "numba" and dtype not in ("float32", "float64")) or (name == "numpy" and dtype == "bfloat16"):
         raise BackendUnavailableError(f"backend = {name!r} has no {dtype}: use 'auto', or convert the logits.")
+    return backend
 
 
 def dtype_of(array: Any) -> str:
-    """Its name, such as "float32", for NumPy and torch."""
+    """Return the name of an array's dtype, such as "float32", for NumPy and torch."""
     return _dtype_name(array.dtype)
 
 
-@lru_cache(maxsize=None)  # NumPy takes two microseconds to spell a name
+@lru_cache(maxsize=None)  # NumPy takes two microseconds to make a name
 def _dtype_name(dtype: Any) -> str:
     return dtype.name if isinstance(dtype, np.dtype) else str(dtype).removeprefix("torch.")

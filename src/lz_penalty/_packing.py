@@ -1,15 +1,16 @@
 """`PackedConfig`: the settings of many rows as arrays, in the form that kernels and CUDA graphs read.
 
-One integer table, one line per row; floats are stored as their bits, so that a whole batch of settings travels
-to a device in one small copy. Column names below are the only place that knows the layout.
+The settings are one integer table with one settings row per row of the logits. Floats are stored as their bits, so that
+the settings of a batch travel to a device in one small copy. Only this module knows the layout of a settings row: other
+modules name its columns with the constants below.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,12 +19,36 @@ from lz_penalty.errors import LZPenaltyError, show
 
 __all__ = ["PackedConfig", "pack_configs"]
 
-# Columns of the table.
-MODE, WINDOW, BUFFER, MIN_MATCH, LOOP_WINDOW, EXEMPT_BEGIN, EXEMPT_END, STRENGTH, ESCALATION = range(9)
-COLUMNS = 9
 
-# Values of MODE: which codelength a row adds. A row with LOOP_WINDOW = 0 has no escalation.
-NONE, BEFORE_BUFFER, ADJACENT, SGLANG = range(4)
+class SettingsRow(NamedTuple):
+    """The settings of one row of the logits; a field is a column of the table.
+
+    Attributes:
+        mode: which codelength the row adds: `NONE`, `BEFORE_BUFFER`, `ADJACENT` or `SGLANG`.
+        window: 0 without a codelength.
+        buffer: 0 without a codelength.
+        min_match: 0 without a codelength.
+        loop_window: 0 without escalation.
+        exempt_begin: where the row's exempt ids begin in `PackedConfig.exempt_ids`.
+        exempt_end: where they end.
+        strength: a float, in the table as its bits; so is the next one.
+        escalation: 0 without escalation.
+    """
+
+    mode: int
+    window: int
+    buffer: int
+    min_match: int
+    loop_window: int
+    exempt_begin: int
+    exempt_end: int
+    strength: float
+    escalation: float
+
+
+COLUMNS = len(SettingsRow._fields)
+MODE, WINDOW, BUFFER, MIN_MATCH, LOOP_WINDOW, EXEMPT_BEGIN, EXEMPT_END, STRENGTH, ESCALATION = range(COLUMNS)
+NONE, BEFORE_BUFFER, ADJACENT, SGLANG = range(4)  # values of MODE
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,13 +56,13 @@ class PackedConfig:
     """Settings of `rows` rows as arrays; made by `pack_configs`.
 
     Attributes:
-        table: int32 `[rows, 9]`, see the column names in this module. One row applies to all rows of the logits.
-        exempt_ids: int32 `[n]`, ascending within each row's range (CSR form: EXEMPT_BEGIN to EXEMPT_END).
-        max_window: the largest window of any row; sizes the launch, so a CUDA graph keeps it.
+        table: int32 `[rows, 9]`, one settings row per row of the logits; a single one applies to all of them.
+        exempt_ids: int32 `[n]`; each settings row names a range of it, in which the ids ascend.
+        max_window: the largest window of any row. This and the other maxima size the launch, so a CUDA graph keeps them.
         max_buffer: the largest buffer of any row.
-        max_loop_window: the largest loop window of any row; 0 where no row escalates.
+        max_loop_window: the largest loop window of any row; 0 if no row escalates.
         max_exempt: the largest number of exempt ids of any row.
-        needs_starts: some row leaves its prompt out, so the op must be told where it ends.
+        needs_starts: some row leaves its prompt out, so the op must be told where the prompt ends.
     """
 
     table: Any
@@ -50,7 +75,7 @@ class PackedConfig:
 
     @property
     def rows(self) -> int:
-        """Number of rows in the table."""
+        """The number of rows in the table."""
         return self.table.shape[0]
 
     @property
@@ -59,7 +84,7 @@ class PackedConfig:
         return self.max_window + self.max_buffer if self.max_window else 0
 
     def to(self, device: Any) -> PackedConfig:
-        """This settings table as torch tensors on `device`; a CUDA copy is asynchronous on the current stream."""
+        """Return these settings as torch tensors on `device`; a CUDA copy is asynchronous on the current stream."""
         import torch
 
         def move(array: np.ndarray) -> Any:
@@ -70,13 +95,13 @@ class PackedConfig:
 
         if not isinstance(self.table, np.ndarray):
             raise LZPenaltyError("to(device): this table is already a torch tensor; pack the configs again.")
-        return PackedConfig(**{**vars(self), "table": move(self.table), "exempt_ids": move(self.exempt_ids)})
+        return replace(self, table=move(self.table), exempt_ids=move(self.exempt_ids))
 
 
 def pack_configs(
     configs: LZPenaltyConfig | Sequence[LZPenaltyConfig | None] | None, device: Any = None
 ) -> PackedConfig:
-    """Pack one config per row (`None` = row untouched), or one config for all rows.
+    """Pack one config per row (`None` leaves the row untouched), or one config for all rows.
 
     Args:
         configs: the settings.
@@ -112,17 +137,40 @@ def pack_configs(
         floats[row, ESCALATION] = config.escalation
         needs_starts |= not config.include_prompt
 
-    largest = table.max(axis=0, initial=0)
-    packed = PackedConfig(
-        table=table,
-        exempt_ids=np.asarray(exempt_ids or [-1], dtype=np.int32),  # never empty: some kernels need an address
+    never_empty = np.asarray(exempt_ids or [-1], dtype=np.int32)  # some kernels need an address
+    packed = pack_table(table, never_empty, needs_starts=needs_starts)
+    return packed if device is None else packed.to(device)
+
+
+def pack_table(rows: np.ndarray, exempt_ids: Any, *, table: Any = None, needs_starts: bool = False) -> PackedConfig:
+    """Pack settings rows that are a table already.
+
+    Args:
+        rows: int32 `[n, 9]`, on the host.
+        exempt_ids: where the kernel reads them.
+        table: settings rows where the kernel reads them, none of which exceeds `rows`; `None` means `rows`.
+        needs_starts: some row leaves its prompt out.
+    """
+    largest = rows.max(axis=0, initial=0)
+    return PackedConfig(
+        table=rows if table is None else table,
+        exempt_ids=exempt_ids,
         max_window=int(largest[WINDOW]),
         max_buffer=int(largest[BUFFER]),
         max_loop_window=int(largest[LOOP_WINDOW]),
-        max_exempt=max(end - begin for begin, end in exempt_range.values()),
+        max_exempt=int((rows[:, EXEMPT_END] - rows[:, EXEMPT_BEGIN]).max(initial=0)),
         needs_starts=needs_starts,
     )
-    return packed if device is None else packed.to(device)
+
+
+def unpack_row(packed: PackedConfig, row: int) -> SettingsRow:
+    """Return the settings of a row of the logits, from a table on the host.
+
+    >>> unpack_row(pack_configs(LZPenaltyConfig(window_size=100)), 0).window
+    100
+    """
+    line = packed.table[row if packed.rows > 1 else 0]
+    return SettingsRow(*line[:STRENGTH].tolist(), *line[STRENGTH:].view(np.float32).tolist())
 
 
 def _mode(config: LZPenaltyConfig) -> int:
@@ -133,9 +181,9 @@ def _mode(config: LZPenaltyConfig) -> int:
 
 @lru_cache(maxsize=256)
 def packed_once(config: LZPenaltyConfig | None, device: Any) -> PackedConfig:
-    """One config, packed once per device and then shared by every call, whatever stream it runs on.
+    """Return a config that was packed once per device and is shared by every call, whatever stream it runs on.
 
-    The first call for a config waits for its copy: only so is the table ready for all streams.
+    The first call for a config waits for its copy: otherwise the table might not be ready for other streams.
     """
     packed = pack_configs(config, device)
     if device is not None and device.type == "cuda":

@@ -1,26 +1,25 @@
-"""The op: checks what was given, picks the backend, calls it. No mathematics."""
+"""The op: check the arguments, choose the backend, have it prepare a step. The mathematics is in the backends."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from lz_penalty._backends import check_backend, choose_backend, dtype_of, load_backend
+from lz_penalty._backends import backend_for, choose_backend, dtype_of
 from lz_penalty._packing import PackedConfig, pack_configs, packed_once
 from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.errors import LZPenaltyError, show
+from lz_penalty.kernels import Backend, Step
 
 __all__ = ["apply_lz_penalty_", "marginal_codelengths", "prepare_lz_penalty"]
 
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
 _INTEGERS = ("int64", "int32")
-_ARRAYS = 8  # that the op takes
 
 
 def apply_lz_penalty_(
@@ -51,30 +50,30 @@ def apply_lz_penalty_(
 
     Args:
         logits: `[rows, vocab]`, float64, float32, float16 or bfloat16; rows need not be contiguous.
-        token_ids: `[slots, capacity]`, int32 or int64: the histories, left-aligned; anything may stand past the length.
+        token_ids: `[slots, capacity]`, int32 or int64: the histories, left-aligned; what follows the length is ignored.
             Ids outside the vocabulary occupy positions and may match, but nothing is written for them.
         lengths: `[rows]`, how many tokens of its history each row sees; `None` means all of them.
         config: one config for all rows, one per row (`None` leaves the row untouched), or a `PackedConfig`.
-        starts: `[rows]`, the first token of the history that counts: left padding, or the end of a prompt that is left
-            out. Required where a config has `include_prompt=False`.
-        row_to_slot: `[rows]`, which history each row reads; `None` means its own. Rows may share one (beams, drafts).
+        starts: `[rows]`, the position of the first token that counts: where left padding ends, or where a prompt ends
+            that is left out. Required if a config has `include_prompt=False`.
+        row_to_slot: `[rows]`, the slot that each row reads; `None` means its own. Rows may share a slot (beams, drafts).
         tail_ids: `[rows, n]`, a few more tokens per row, appended to its history (speculative drafts).
-        tail_lengths: `[rows]`, how many of them count; `None` means all.
-        newest_ids: `[rows]`, the last token of each row where the history does not hold it yet: it is written there, at
-            `lengths - 1`, before anything is read. Negative: the history is complete. A row with one must not share its
-            history; where no row is penalised, nothing is done. For engines that keep histories.
-        vocab_size: the alphabet, where the logits are padded beyond it; `None` means their width.
+        tail_lengths: `[rows]`, how many of these tokens count; `None` means all.
+        newest_ids: `[rows]`, the last token of each row, for engines that keep histories: it is written to the history,
+            at `lengths - 1`, before anything is read. A negative one means that the history is complete. A row with a
+            newest token must not share its slot. If no row is penalised, nothing is written.
+        vocab_size: the alphabet, if the logits are padded beyond it; `None` means their width.
         backend: "auto", or one of "numpy", "numba", "torch", "triton". A backend named here runs or raises.
 
     Raises:
-        LZPenaltyError: wrong shapes, dtypes, devices or settings; nothing was changed. On the CPU also values out
-            of range; on a GPU, where looking would mean waiting, lengths and indices out of range are clamped.
+        LZPenaltyError: wrong shapes, dtypes, devices or settings; nothing was changed. On the CPU also values out of
+            range. On a GPU, lengths and indices out of range are clamped: to check them, the host would have to wait.
 
     >>> import numpy as np
     >>> logits = np.zeros((1, 8), dtype=np.float32)
     >>> history = np.array([[1, 2, 3, 1, 2, 3, 1, 2]])
     >>> config = LZPenaltyConfig.guarded(strength=0.5)
-    >>> apply_lz_penalty_(logits, history, config=config).tolist()  # a third 1 2 3 is under way
+    >>> apply_lz_penalty_(logits, history, config=config).tolist()  # a third 1 2 3 has begun
     [[0.0, 0.0, 0.0, -1.868..., 0.0, 0.0, 0.0, 0.0]]
     """
     given = (logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, newest_ids)
@@ -95,18 +94,19 @@ def prepare_lz_penalty(
     vocab_size: int | None = None,
     backend: str = "auto",
     ahead: bool = False,
-) -> Callable[..., Any]:
-    """`apply_lz_penalty_` for engines that call it at every step: checked and set up once, for arrays like these.
+) -> Step:
+    """Check the arguments of `apply_lz_penalty_` once and return a function for engines that call it at every step.
 
     Args:
-        logits: this and the others as in `apply_lz_penalty_`; their contents do not matter here.
-        ahead: with Triton on CUDA, do it in two launches, the first of which needs no logits. After a few calls, `ahead` of
-            the function is a `lz_penalty.kernels.triton._launch.LaunchAhead`: with it, C can launch the first while the
-            logits are still computed. What passes between the two belongs to the function, so it is for one stream.
+        logits: this and the other arrays as in `apply_lz_penalty_`; their contents do not matter here.
+        ahead: with Triton on CUDA, use two launches, the first of which needs no logits. After a few calls, the attribute
+            `ahead` of the function is a `lz_penalty.kernels.triton._launch.LaunchAhead`: with it, C can start the first
+            launch while the logits are still being computed. The function keeps the arrays that the two launches share,
+            so it is for one stream.
 
     Returns:
-        A function of the eight arrays in this order, the last ones optional, that penalises and returns the logits. They
-        may be others than these, but of the same shapes, strides, dtypes and devices: it does not look.
+        A function of the eight arrays in this order, the last ones optional, that penalises and returns the logits. The
+        arrays may be others than these, of the same shapes, strides, dtypes and devices; the function does not check that.
 
     >>> import numpy as np
     >>> logits, history, lengths = np.zeros((1, 4)), np.array([[1, 1, 1, 0]]), np.array([3])
@@ -118,25 +118,11 @@ def prepare_lz_penalty(
     return _prepared(given, config, vocab_size, backend, ahead)
 
 
-def _prepared(
-    given: tuple[Any, ...], config: Any, vocab_size: Any, backend: str, ahead: bool = False
-) -> Callable[..., Any]:
-    vocab_size, packed = _checked(given, config, vocab_size, backend)
-    logits = given[0]
-    if logits.shape[0] == 0 or not (packed.max_window or packed.max_loop_window):
+def _prepared(given: tuple[Any, ...], config: Any, vocab_size: Any, backend: str, ahead: bool = False) -> Step:
+    chosen, packed, vocab_size = _checked(given, config, vocab_size, backend)
+    if given[0].shape[0] == 0 or not (packed.max_window or packed.max_loop_window):
         return lambda logits, *_: logits
-    name = choose_backend(logits) if backend == "auto" else backend
-    if name == "triton":
-        return load_backend(name).prepare(given, packed, vocab_size, ahead)
-    return partial(_apply, name, packed, vocab_size)
-
-
-def _apply(name: str, packed: PackedConfig, vocab_size: int, logits: Any, *others: Any) -> Any:
-    given = (logits, *others, *[None] * (_ARRAYS - 1 - len(others)))
-    if name in ("numpy", "numba") and not isinstance(logits, np.ndarray):
-        given = tuple(None if array is None else array.detach().numpy() for array in given)
-    load_backend(name).apply(*given, packed, vocab_size)
-    return logits
+    return chosen.prepare(given, packed, vocab_size, ahead=ahead)
 
 
 def marginal_codelengths(
@@ -148,14 +134,15 @@ def marginal_codelengths(
     backend: str = "auto",
     **given: Any,
 ) -> Any:
-    """The codelength of every possible next token in bits, up to the constant that softmax ignores.
+    """Return the codelength of every possible next token in bits, up to the constant that softmax ignores.
 
     Args:
         token_ids: `[rows, capacity]`, NumPy array or torch tensor.
         vocab_size: the alphabet.
         lengths: `[rows]`; `None` means all tokens.
         config: one config; its strength does not matter.
-        backend: as in `apply_lz_penalty_`, which also takes the other arguments.
+        backend: as in `apply_lz_penalty_`.
+        given: other arguments of `apply_lz_penalty_`.
 
     Returns:
         `[rows, vocab_size]`, float64 for NumPy and float32 for torch.
@@ -180,8 +167,8 @@ def marginal_codelengths(
 
 
 def _packed(config: Any, rows: int, xp: Any, logits: Any) -> PackedConfig:
-    """The settings as arrays where the kernel reads them."""
-    # CPU backends read the NumPy form, also behind torch tensors.
+    """Return the settings as arrays where the kernel reads them."""
+    # CPU backends read NumPy arrays, also if the logits are torch tensors.
     device = None if xp is np or logits.device.type == "cpu" else logits.device
     if isinstance(config, PackedConfig):
         if config.rows not in (1, rows):
@@ -206,8 +193,8 @@ def _packed(config: Any, rows: int, xp: Any, logits: Any) -> PackedConfig:
     return pack_configs(config, device)
 
 
-def _checked(given: tuple[Any, ...], config: Any, vocab_size: Any, backend: str) -> tuple[int, PackedConfig]:
-    """Raise unless the arguments fit together; the vocabulary's size, and the settings as arrays."""
+def _checked(given: tuple[Any, ...], config: Any, vocab_size: Any, backend: str) -> tuple[Backend, PackedConfig, int]:
+    """Return the backend, the settings as arrays and the size of the vocabulary; raise unless the arguments fit."""
     logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, newest_ids = given
     xp = _library(logits)
     rows, width = _check_matrix("logits", logits, _FLOATS)
@@ -239,16 +226,16 @@ def _checked(given: tuple[Any, ...], config: Any, vocab_size: Any, backend: str)
             "include_prompt=True."
         )
 
-    check_backend(choose_backend(logits) if backend == "auto" else backend, logits)
+    chosen = backend_for(backend, logits)
     if xp is np or logits.device.type == "cpu":
         _check_values(rows, slots, capacity, lengths, starts, row_to_slot, tail_ids, tail_lengths)
         if newest_ids is not None:
             _check_newest(lengths.tolist(), row_to_slot, newest_ids.tolist())
-    return vocab_size, packed
+    return chosen, packed, vocab_size
 
 
 def _library(array: Any) -> Any:
-    """Numpy or torch, whichever the array belongs to; torch is never imported for it."""
+    """Return NumPy or torch, whichever the array belongs to, without importing torch."""
     if isinstance(array, np.ndarray):
         return np
     torch = sys.modules.get("torch")
@@ -288,11 +275,11 @@ def _check_newest(lengths: list[int], row_to_slot: Any, newest: list[int]) -> No
     chosen = list(range(len(lengths))) if row_to_slot is None else row_to_slot.tolist()
     if any(token >= 0 and not length for token, length in zip(newest, lengths, strict=True)):
         raise LZPenaltyError(
-            f"newest_ids = {show(newest)}: a row of length 0 cannot have one: lengths count it already."
+            f"newest_ids = {show(newest)}: a row of length 0 cannot have a newest token, which lengths include."
         )
     if any(token >= 0 and chosen.count(slot) > 1 for token, slot in zip(newest, chosen, strict=True)):
         raise LZPenaltyError(
-            f"newest_ids = {show(newest)}, row_to_slot = {show(chosen)}: such rows must not share one."
+            f"newest_ids = {show(newest)}, row_to_slot = {show(chosen)}: rows with a newest token must not share a slot."
         )
 
 
@@ -304,7 +291,7 @@ def _check_same_place(name: str, array: Any, like: Any) -> None:
 
 
 def _is_readable_from_cuda(array: Any) -> bool:
-    """Whether this is pinned host memory: for a few numbers per row, a kernel may as well fetch them from there."""
+    """Return whether this is pinned host memory, from which a kernel can fetch a few numbers per row."""
     return hasattr(array, "is_pinned") and array.device.type == "cpu" and array.is_pinned()
 
 
@@ -334,7 +321,7 @@ def _check_writable(logits: Any, xp: Any) -> None:
 
 
 def _check_values(rows, slots, capacity, lengths, starts, row_to_slot, tail_ids, tail_lengths) -> None:
-    """Ranges, where looking at the values costs nothing (the CPU)."""
+    """Check values on the CPU, where that does not wait for a device."""
     ends = [capacity] * rows if lengths is None else lengths.tolist()
     if min(ends, default=0) < 0 or max(ends, default=0) > capacity:
         raise LZPenaltyError(f"lengths = {show(ends)}: each must be from 0 to {capacity}, the capacity of token_ids.")

@@ -172,10 +172,10 @@ def test_a_requested_backend_that_fails_re_raises(monkeypatch):
 
     class Broken:
         @staticmethod
-        def apply(*given):
+        def prepare(*given, **options):
             raise RuntimeError("broken kernel")
 
-    monkeypatch.setattr(ops, "load_backend", lambda name: Broken)
+    monkeypatch.setattr(ops, "backend_for", lambda name, logits: Broken)
     for backend in ("auto", "numba"):
         with pytest.raises(RuntimeError, match="broken kernel"):
             apply_lz_penalty_(zeros(), TOKENS, config=PAPER, backend=backend)

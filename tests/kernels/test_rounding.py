@@ -16,13 +16,13 @@ import json
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from lz_penalty.kernels import triton_kernels
+from lz_penalty.kernels.triton import _kernels as triton_kernels
 from lz_penalty.kernels.triton import options
 
 KINDS = {"literal": "fp32", "matches": "*i16", "loops": "*fp64"}
 KINDS |= dict.fromkeys(("logits", "changes", "originals"), "*fp32")
 KINDS |= dict.fromkeys("token_ids lengths row_to_slot newest_ids table exempt_ids places ranks".split(), "*i32")
-CONSTANTS = {"EXEMPT_STEPS": 4, "BUFFER_BLOCK": 32, "LOOP_BLOCK": 1024, "RUN_BLOCK": 2048, "FIRST": 2, "UNROLL": 8}
+CONSTANTS = {"EXEMPT_STEPS": 4, "BUFFER_BLOCK": 32, "LOOP_BLOCK": 1024, "RUN_BLOCK": 2048}
 CONSTANTS |= {"LOWEST": -1.0, "BLOCK": 512, "MOST_CHUNKS": 128, "EARLY": False, "logit_stride": 1, "stride": 1}
 CONSTANTS |= dict.fromkeys(("starts", "tail_ids", "tail_lengths"))
 

@@ -19,7 +19,7 @@ VOCAB, CAPACITY, SLOTS, LENGTH = 50, 700, 4, 300
 SPECIAL = (3, 7)
 SPECIALISED = """
 import json
-from lz_penalty.kernels import triton_kernels
+from lz_penalty.kernels.triton import _kernels as triton_kernels
 kernels = [value for name, value in vars(triton_kernels).items() if name.endswith("_kernel")]
 said = ("is_constexpr", "do_not_specialize", "do_not_specialize_on_alignment")
 names = {one.name for kernel in kernels for one in kernel.params if not any(getattr(one, word) for word in said)}

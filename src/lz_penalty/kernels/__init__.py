@@ -1,20 +1,84 @@
-"""The backends: one file each, one `apply` each, importing only its own array library.
+"""The backends: each computes the penalty with one array library, and all of them keep one contract.
 
-They never validate and never fall back: `lz_penalty.ops` has checked everything and chosen. All of them write
-`min(logit, original + strength * bits)` for every occurrence in the window, so that the smallest value of a token
-wins without a table over the vocabulary: adjustments are never positive, so the minimum is the definition's.
+A backend is a module or package of this folder with one public function, `prepare`, which `Backend` describes:
 
-    apply(logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, newest_ids, packed, vocab_size)
+    step = backend.prepare(arrays, packed, vocab_size)  # once
+    step(*arrays)                                       # as often as needed
+
+A backend imports its own array library only. It neither checks its arguments nor falls back to another backend:
+`lz_penalty.ops` has checked them, and `lz_penalty._backends` knows which backend runs where. A new backend is named
+there and in `tests/support/backends.py`, whose tests compare it with the reference.
+
+All backends write `min(logit, original logit + strength * bits)` for every occurrence of a token in the window. No
+adjustment is positive, so the smallest value of each token remains, which is the definition's: no table over the
+vocabulary is needed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, Protocol
+
 import numpy as np
 
+from lz_penalty._packing import PackedConfig
 
-def store_newest(
-    token_ids: np.ndarray, lengths: np.ndarray, row_to_slot: np.ndarray | None, newest_ids: np.ndarray
-) -> None:
-    """Write the newest tokens to the histories, for the backends on NumPy arrays."""
-    rows = np.flatnonzero((newest_ids >= 0) & (lengths > 0))
-    token_ids[rows if row_to_slot is None else row_to_slot[rows], lengths[rows] - 1] = newest_ids[rows]
+
+class Step(Protocol):
+    """A function that penalises logits in place and returns them (MLX, whose arrays are values: returns new ones).
+
+    Its arrays are those of `lz_penalty.apply_lz_penalty_`, with the shapes, strides, dtypes and devices of the arrays
+    for which it was prepared. It does not check that.
+    """
+
+    def __call__(
+        self,
+        logits: Any,
+        token_ids: Any,
+        lengths: Any = None,
+        starts: Any = None,
+        row_to_slot: Any = None,
+        tail_ids: Any = None,
+        tail_lengths: Any = None,
+        newest_ids: Any = None,
+    ) -> Any:
+        """Penalise the logits of one step."""
+
+
+class Backend(Protocol):
+    """What a module of this folder provides."""
+
+    def prepare(self, arrays: tuple[Any, ...], packed: PackedConfig, vocab_size: int, *, ahead: bool = False) -> Step:
+        """Return a step for arrays like these.
+
+        Args:
+            arrays: the eight arrays of `Step`, in that order, `None` where one is not used. There is at least one row.
+            packed: the settings; at least one row has some. An engine may write others into the table between two
+                steps, so a step reads the table anew. The maxima stay.
+            vocab_size: the alphabet, at most as wide as the logits.
+            ahead: do as much as possible before the logits are needed; see `lz_penalty.prepare_lz_penalty`. A backend
+                that cannot ignores it.
+        """
+
+
+def on_numpy(penalise: Callable[..., None]) -> Step:
+    """Return the step of a backend that works on NumPy arrays; CPU tensors become arrays with the same memory.
+
+    Args:
+        penalise: a function of the arrays of a step without the newest tokens, which are stored before it is called.
+    """
+
+    def step(
+        logits, token_ids, lengths=None, starts=None, row_to_slot=None, tail_ids=None, tail_lengths=None, newest_ids=None
+    ):  # fmt: skip
+        arrays = (logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, newest_ids)
+        if not isinstance(logits, np.ndarray):
+            arrays = tuple(None if array is None else array.detach().numpy() for array in arrays)
+        if newest_ids is not None:
+            _, token_ids, lengths, _, row_to_slot, _, _, newest_ids = arrays
+            rows = np.flatnonzero((newest_ids >= 0) & (lengths > 0))
+            token_ids[rows if row_to_slot is None else row_to_slot[rows], lengths[rows] - 1] = newest_ids[rows]
+        penalise(*arrays[:-1])
+        return logits
+
+    return step

@@ -1,61 +1,69 @@
-"""MLX backend: one sequence, any device, nothing is evaluated here: the step stays one lazy graph.
+"""MLX backend for any device: one sequence per step. Nothing is evaluated here, so a step stays one lazy graph.
 
-How far two places of a sequence agree is found by doubling, as in suffix sorting: rank every stretch of 1, 2, 4, ...
-tokens so that equal stretches have equal ranks, then walk down the powers of two. Exact, and log-many steps.
+Doubling, as in suffix sorting, finds how many tokens from two places of a sequence on are equal: rank every stretch of
+1, 2, 4, ... tokens so that equal stretches have equal ranks, then walk down the powers of two. The result is exact.
 """
 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import mlx.core as mx
 
-_UNIT = 1 << 40  # copies as integers, in which any two fractions of sizes that are allowed differ
+from lz_penalty import _packing as col
+
+_UNIT = 1 << 40  # copies are integers in this unit, in which different fractions of the allowed sizes differ
 
 
-def penalise(logits, tokens, config, vocab_size):
-    """Penalised logits `[1, vocab]` of the context `tokens [n]`; MLX arrays are values, so nothing is done in place."""
-    before = config.effective_lookback == "before_buffer"
-    coded, looped = config.min_match_length is not None, min(config.loop_window, tokens.size) * bool(config.escalation)
-    offset = config.buffer_size if before else 0
-    recent = min(offset + config.window_size, tokens.size) * coded  # tokens that the codelength sees
+def prepare(arrays, packed, vocab_size, *, ahead=False):
+    """Return a step for logits `[1, vocab]` and token ids `[1, n]` of any length; see `lz_penalty.kernels.Backend`."""
+    return partial(_step, packed, vocab_size)
+
+
+def _step(packed, vocab_size, logits, token_ids):
+    settings, tokens = col.unpack_row(packed, 0), token_ids[0]
+    looped = min(settings.loop_window, tokens.size)
+    offset = settings.buffer if settings.mode == col.BEFORE_BUFFER else 0
+    recent = min(offset + settings.window, tokens.size)  # tokens that the codelength considers
     reach = max(recent, looped)
-    if not reach or not config.strength:
+    if not reach:
         return logits
     newest_first = tokens[tokens.size - reach :][::-1].astype(mx.int64)
-    agree = _agreement(newest_first, reach if looped else config.buffer_size)
+    agree = _agreement(newest_first, reach if looped else settings.buffer)
     literal = math.log2(vocab_size)
-    found, bits = _codelengths(newest_first[:recent], agree, config, offset, literal)
+    found, bits = _codelengths(newest_first[:recent], agree, settings, offset, literal)
     if looped:
-        token, further = _escalation(newest_first, agree, looped, config.escalation * (literal + 1))
+        token, further = _escalation(newest_first, agree, looped, settings.escalation * (literal + 1))
         bits = mx.concatenate([mx.where(found == token, bits - further, bits), -further])
         found = mx.concatenate([found, token])
-    return _written(logits, found, bits, config, vocab_size) if found.size else logits
+    if not found.size:
+        return logits
+    exempt = packed.exempt_ids[settings.exempt_begin : settings.exempt_end]
+    return _written(logits, found, settings.strength * bits, exempt, vocab_size)
 
 
-def _written(logits, tokens, bits, config, vocab_size):
-    """Every token's smallest change, in float32; finite logits stay finite, others and exempt ones as they are."""
-    keep = (tokens >= 0) & (tokens < vocab_size) & (bits < 0)
+def _written(logits, tokens, change, exempt, vocab_size):
+    """Apply every token's smallest change, in float32. Finite logits stay finite; others and exempt ones stay as they are."""
+    keep = (tokens >= 0) & (tokens < vocab_size) & (change < 0)
     cell = mx.where(keep, tokens, 0)
     limits = mx.finfo(logits.dtype)
-    new = mx.clip(logits[0, cell].astype(mx.float32) + config.strength * bits, limits.min, limits.max)
+    new = mx.clip(logits[0, cell].astype(mx.float32) + change, limits.min, limits.max)
     new = mx.where(keep, new.astype(logits.dtype), math.inf)
     penalised = mx.where(mx.isfinite(logits), logits.at[0, cell].minimum(new), logits)
-    exempt = [token for token in config.exempt_token_ids if token < vocab_size]
-    if exempt:
-        exempt = mx.array(exempt)
-        penalised[:, exempt] = logits[:, exempt]
+    if (exempt := exempt[exempt < vocab_size]).size:
+        penalised[:, mx.array(exempt)] = logits[:, mx.array(exempt)]
     return penalised
 
 
-def _codelengths(recent, agree, config, offset, literal):
-    """Candidate tokens and their bits relative to a literal; 0 where there is no value."""
-    size, sglang, adjacent = recent.size, config.formula == "sglang", offset == 0
-    count = size - offset - (config.buffer_size if sglang else 0)
+def _codelengths(recent, agree, settings, offset, literal):
+    """Return candidate tokens and their bits relative to a literal; 0 where there is no value."""
+    size, sglang, adjacent = recent.size, settings.mode == col.SGLANG, offset == 0
+    count = size - offset - (settings.buffer if sglang else 0)
     if count <= 0:
         return recent[:0], mx.zeros(0)
     source = mx.arange(max(offset, 1), size)  # where the source of a match begins; 0 is the context itself
-    match = mx.minimum(mx.minimum(agree[max(offset, 1) : size], config.buffer_size), size - source)
+    match = mx.minimum(mx.minimum(agree[max(offset, 1) : size], settings.buffer), size - source)
     longest = match.max() if match.size else mx.array(0)
     match = mx.concatenate([match if adjacent else match[1:], mx.zeros(1, dtype=match.dtype)])[:count]
     tokens = recent[offset : offset + count]
@@ -65,7 +73,7 @@ def _codelengths(recent, agree, config, offset, literal):
         length = (match + 1).astype(mx.float32)
         return tokens, mx.minimum((mx.log2(distance + 1) + mx.log2(length)) / length - literal, 0)
 
-    least = config.min_match_length
+    least = settings.min_match
     value = mx.log2(distance) if least == 1 else mx.full(count, math.inf)
     length = mx.maximum(longest, 1).astype(mx.float32)
     if adjacent:
@@ -77,7 +85,7 @@ def _codelengths(recent, agree, config, offset, literal):
 
 
 def _escalation(newest_first, agree, looped, weight):
-    """`loops.trailing_loop`: the token that would continue the loop and its further bits `[1]`; 0 without a loop."""
+    """Return the token that would continue the loop of `loops.trailing_loop`, and its further bits; 0 without a loop."""
     periods = looped // 3
     if not periods:
         return newest_first[:1], mx.zeros(1)
@@ -91,7 +99,7 @@ def _escalation(newest_first, agree, looped, weight):
 
 
 def _agreement(newest_first, limit):
-    """How many tokens from each place on equal the first tokens `[reach]`; right up to at least `limit`."""
+    """Return how many tokens from each place on equal the first tokens `[reach]`; exact up to `limit`."""
     reach = newest_first.size
     ranks = [_dense_ranks(newest_first)]
     while (1 << len(ranks)) <= min(limit, reach):
@@ -109,7 +117,7 @@ def _agreement(newest_first, limit):
 
 
 def _dense_ranks(keys):
-    """Ranks `[reach]`: two places have equal ranks exactly if their keys are equal."""
+    """Return ranks `[reach]`: two places have equal ranks exactly if their keys are equal."""
     order = mx.argsort(keys)
     ordered = keys[order]
     new = mx.concatenate([mx.zeros(1, dtype=mx.int64), (ordered[1:] != ordered[:-1]).astype(mx.int64)])

@@ -1,4 +1,4 @@
-"""Numba backend: one compiled pass per row, linear in the window (Z-function), nothing over the vocabulary."""
+"""Numba backend: one compiled pass per row, in time linear in the window (Z-function) whatever the vocabulary."""
 
 from __future__ import annotations
 
@@ -8,65 +8,38 @@ import numpy as np
 
 from lz_penalty import _packing as col
 from lz_penalty.config import MAX_BUFFER, MAX_WINDOW
-from lz_penalty.kernels import store_newest
+from lz_penalty.kernels import on_numpy
 from lz_penalty.kernels._compiling import compiled
-
-MODE, WINDOW, BUFFER, MIN_MATCH, LOOP_WINDOW = col.MODE, col.WINDOW, col.BUFFER, col.MIN_MATCH, col.LOOP_WINDOW
-EXEMPT_BEGIN, EXEMPT_END, STRENGTH, ESCALATION = col.EXEMPT_BEGIN, col.EXEMPT_END, col.STRENGTH, col.ESCALATION
-NONE, BEFORE_BUFFER, ADJACENT, SGLANG = col.NONE, col.BEFORE_BUFFER, col.ADJACENT, col.SGLANG
 
 _NOTHING = np.empty(0, dtype=np.int64)
 _NO_TAIL = np.empty((0, 0), dtype=np.int64)
-_LOG2 = np.log2(np.maximum(1, np.arange(MAX_WINDOW + MAX_BUFFER + 2)))  # of every distance and length there is
+_LOG2 = np.log2(np.maximum(1, np.arange(MAX_WINDOW + MAX_BUFFER + 2)))  # of every possible distance and length
 _LARGEST = {np.dtype(kind): float(np.finfo(kind).max) for kind in (np.float32, np.float64)}
 
 
-def apply(
-    logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, newest_ids, packed, vocab_size
-):  # fmt: skip
-    """Penalise `logits [rows, vocab]` in place; see `lz_penalty.apply_lz_penalty_`."""
-    if newest_ids is not None:
-        store_newest(token_ids, lengths, row_to_slot, newest_ids)
-    _apply(
-        logits,
-        token_ids,
-        _int64(lengths),
-        _int64(starts),
-        _int64(row_to_slot),
-        _NO_TAIL if tail_ids is None else tail_ids.astype(np.int64, copy=False),
-        _int64(tail_lengths),
-        packed.table,
-        packed.table.view(np.float32),
-        packed.exempt_ids,
-        vocab_size,
-        max(packed.reach, packed.max_loop_window),
-        _LARGEST[logits.dtype],
-        _LOG2,
-    )
+def prepare(arrays, packed, vocab_size, *, ahead=False):
+    """Return a step for arrays like these; see `lz_penalty.kernels.Backend`."""
+    settings = packed.table, packed.table.view(np.float32), packed.exempt_ids, vocab_size
+    reach = max(packed.reach, packed.max_loop_window)
+
+    def penalise(logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths):
+        tail = _NO_TAIL if tail_ids is None else tail_ids.astype(np.int64, copy=False)
+        vectors = _int64(lengths), _int64(starts), _int64(row_to_slot), tail, _int64(tail_lengths)
+        _apply(logits, token_ids, *vectors, *settings, reach, _LARGEST[logits.dtype], _LOG2)
+
+    return on_numpy(penalise)
 
 
 def _int64(vector):
-    """One type for all small vectors, so that fewer variants are compiled; an empty one where there is none."""
+    """Return the vector as int64, empty where there is none: with one type, fewer variants are compiled."""
     return _NOTHING if vector is None else vector.astype(np.int64, copy=False)
 
 
 @compiled
 def _apply(
-    logits,
-    token_ids,
-    lengths,
-    starts,
-    row_to_slot,
-    tail_ids,
-    tail_lengths,
-    table,
-    floats,
-    exempt_ids,
-    vocab_size,
-    reach,
-    largest,
-    log2,
-):
+    logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths,
+    table, floats, exempt_ids, vocab_size, reach, largest, log2,
+):  # fmt: skip
     reach = min(reach, token_ids.shape[1] + tail_ids.shape[1])
     newest_first = np.empty(reach, dtype=np.int64)
     run = np.empty(reach + 1, dtype=np.int32)
@@ -76,12 +49,12 @@ def _apply(
 
     for row in range(logits.shape[0]):
         setting = row if table.shape[0] > 1 else 0
-        mode, window, buffer = table[setting, MODE], table[setting, WINDOW], table[setting, BUFFER]
-        loop_window = table[setting, LOOP_WINDOW]
-        if mode == NONE and loop_window == 0:
+        mode, window, buffer = table[setting, col.MODE], table[setting, col.WINDOW], table[setting, col.BUFFER]
+        loop_window = table[setting, col.LOOP_WINDOW]
+        if mode == col.NONE and loop_window == 0:
             continue
 
-        # The end of the context, newest token first.
+        # Copy the end of the context, newest token first.
         slot = row_to_slot[row] if len(row_to_slot) else row
         end = lengths[row] if len(lengths) else token_ids.shape[1]
         begin = starts[row] if len(starts) else 0
@@ -94,38 +67,38 @@ def _apply(
         for i in range(drafts, n):
             newest_first[i] = token_ids[slot, end + drafts - 1 - i]
 
-        offset = buffer if mode == BEFORE_BUFFER else 0
-        recent = 0 if mode == NONE else min(n, offset + window)  # tokens that the codelength sees
+        offset = buffer if mode == col.BEFORE_BUFFER else 0
+        recent = 0 if mode == col.NONE else min(n, offset + window)  # tokens that the codelength considers
         looped = min(n, loop_window)
         period, length = _trailing_runs(newest_first, recent, looped, run)
         loop_token, further = -1, 0.0
         if period:
             loop_token = newest_first[period - 1]
-            further = floats[setting, ESCALATION] * (literal + 1) * (length / period - 1)
+            further = floats[setting, col.ESCALATION] * (literal + 1) * (length / period - 1)
 
-        # Every candidate's value against its original logit; then the smallest of each token wins.
-        strength = floats[setting, STRENGTH]
-        exempt = exempt_ids[table[setting, EXEMPT_BEGIN] : table[setting, EXEMPT_END]]
-        min_match = table[setting, MIN_MATCH]
+        # Compute the new logit of every candidate from the original logits; then write the smallest of each token.
+        strength = floats[setting, col.STRENGTH]
+        exempt = exempt_ids[table[setting, col.EXEMPT_BEGIN] : table[setting, col.EXEMPT_END]]
+        min_match = table[setting, col.MIN_MATCH]
         longest = 0
-        for source in range(max(offset, 1), recent):  # from runs to matches: at most a buffer, all inside the window
+        for source in range(max(offset, 1), recent):  # a match is a run inside the window, of a buffer at most
             run[source] = min(run[source], buffer, recent - source)
             longest = max(longest, run[source])
         extended = longest >= 1 and longest + 1 >= min_match
 
         count = 0
-        candidates = recent - offset - (buffer if mode == SGLANG else 0)
+        candidates = recent - offset - (buffer if mode == col.SGLANG else 0)
         for e in range(1, candidates + 1):
             token = newest_first[offset + e - 1]
             if token < 0 or token >= vocab_size:
                 continue
             source = offset + e
             match = run[source] if source < recent else 0
-            if mode == SGLANG:
+            if mode == col.SGLANG:
                 value = max(0.0, (log2[e + 1] + log2[match + 1]) / (match + 1))
-            elif extended and match == longest and (mode == ADJACENT or e >= 2):
+            elif extended and match == longest and (mode == col.ADJACENT or e >= 2):
                 value = log2[longest + 1] - log2[longest] - 1
-                if mode == BEFORE_BUFFER:
+                if mode == col.BEFORE_BUFFER:
                     value += log2[e + longest - 1] - log2[e + longest]
             elif min_match == 1:
                 value = log2[e]
@@ -150,7 +123,7 @@ def _apply(
 
 @partial(compiled, inline="always")
 def _moved(original, change, largest):
-    """`original + change`; a finite logit stays finite, -inf and NaN stay as they are."""
+    """Return `original + change`. A finite logit stays finite; -inf and NaN stay as they are."""
     return max(original + change, -largest) if np.isfinite(original) else original
 
 
@@ -164,14 +137,14 @@ def _contains(ascending, token):
 def _trailing_runs(newest_first, recent, looped, run):
     """Fill `run[p]` for the periods `p` below `recent`, and find the loop among the last `looped` tokens.
 
-    `loops.trailing_runs` and `loops.trailing_loop` in one pass. Returns period and run of the loop with the most
-    copies, 0 and 0 if there is none. A run that counts rules out every other period up to its own length.
+    This is `loops.trailing_runs` and `loops.trailing_loop` in one pass. It returns the period and run of the loop with
+    the most copies, or 0 and 0. A run that counts rules out every other period up to its own length.
     """
     n = max(recent, looped)
     period, longest, ruled_out = 0, 0, 0
     left = right = 0
     for p in range(1, max(recent, looped // 3 + 1)):
-        if p >= right and newest_first[p] != newest_first[0]:  # most of ordinary text
+        if p >= right and newest_first[p] != newest_first[0]:  # true for most of ordinary text
             run[p] = 0
             continue
         length = min(right - p, run[p - left]) if p < right else 0

@@ -1,55 +1,59 @@
-"""NumPy backend: vectorised over the window, one row at a time. Needs nothing else; the slowest."""
+"""NumPy backend: vectorised over the window, one row at a time. It needs no other package and is the slowest."""
 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
 from lz_penalty import _packing as col
-from lz_penalty.kernels import store_newest
+from lz_penalty.kernels import on_numpy
 
 _NO_VALUE = np.inf
 
 
-def apply(
-    logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, newest_ids, packed, vocab_size
-):  # fmt: skip
-    """Penalise `logits [rows, vocab]` in place; see `lz_penalty.apply_lz_penalty_`."""
-    if newest_ids is not None:
-        store_newest(token_ids, lengths, row_to_slot, newest_ids)
-    table, floats = packed.table, packed.table.view(np.float32)
+def prepare(arrays, packed, vocab_size, *, ahead=False):
+    """Return a step for arrays like these; see `lz_penalty.kernels.Backend`."""
+    return on_numpy(partial(_penalise, packed, vocab_size))
+
+
+def _penalise(packed, vocab_size, logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths):
     for row in range(logits.shape[0]):
-        settings = row if packed.rows > 1 else 0
-        mode, window, buffer, min_match, loop_window, exempt_begin, exempt_end = table[settings, :7].tolist()
-        if mode == col.NONE and not loop_window:
+        settings = col.unpack_row(packed, row)
+        if settings.mode == col.NONE and not settings.loop_window:
             continue
         slot = row if row_to_slot is None else row_to_slot[row]
         end = token_ids.shape[1] if lengths is None else int(lengths[row])
         begin = 0 if starts is None else int(starts[row])
-        context = token_ids[slot, max(begin, end - max(window + buffer, loop_window)) : end]
+        reach = max(settings.window + settings.buffer, settings.loop_window)
+        context = token_ids[slot, max(begin, end - reach) : end]
         if tail_ids is not None:
             drafts = tail_ids[row] if tail_lengths is None else tail_ids[row, : tail_lengths[row]]
             context = np.concatenate([context, drafts])
-        newest_first = np.ascontiguousarray(context[::-1])
-
-        literal = math.log2(vocab_size)
-        tokens, bits = _codelengths(newest_first, mode, window, buffer, min_match, literal)
-        if loop_window and (loop := _trailing_loop(newest_first[:loop_window])):
-            period, run = loop
-            token = newest_first[period - 1]
-            further = float(floats[settings, col.ESCALATION]) * (literal + 1) * (run / period - 1)
-            bits = np.append(np.where(tokens == token, bits - further, bits), -further)
-            tokens = np.append(tokens, token)
-
-        keep = (tokens >= 0) & (tokens < vocab_size)
-        if exempt_end > exempt_begin:
-            keep &= ~np.isin(tokens, packed.exempt_ids[exempt_begin:exempt_end])
-        _write(logits[row], tokens[keep], bits[keep] * float(floats[settings, col.STRENGTH]))
+        exempt_ids = packed.exempt_ids[settings.exempt_begin : settings.exempt_end]
+        _penalise_row(logits[row], np.ascontiguousarray(context[::-1]), settings, exempt_ids, vocab_size)
 
 
-def _codelengths(newest_first, mode, window, buffer, min_match, literal):
-    """Token and bits relative to a literal for every occurrence in the window that has a value."""
+def _penalise_row(logits, newest_first, settings, exempt_ids, vocab_size):
+    literal = math.log2(vocab_size)
+    tokens, bits = _codelengths(newest_first, settings, literal)
+    if settings.loop_window and (loop := _trailing_loop(newest_first[: settings.loop_window])):
+        period, run = loop
+        token = newest_first[period - 1]
+        further = settings.escalation * (literal + 1) * (run / period - 1)
+        bits = np.append(np.where(tokens == token, bits - further, bits), -further)
+        tokens = np.append(tokens, token)
+
+    keep = (tokens >= 0) & (tokens < vocab_size)
+    if len(exempt_ids):
+        keep &= ~np.isin(tokens, exempt_ids)
+    _write(logits, tokens[keep], bits[keep] * settings.strength)
+
+
+def _codelengths(newest_first, settings, literal):
+    """Return the token and the bits relative to a literal of every occurrence in the window that has a value."""
+    mode, window, buffer, min_match, *_ = settings
     offset = buffer if mode == col.BEFORE_BUFFER else 0
     recent = newest_first[: offset + window]
     if mode == col.NONE or len(recent) <= offset:
@@ -78,7 +82,7 @@ def _codelengths(newest_first, mode, window, buffer, min_match, literal):
 
 
 def _match_lengths(recent, offset, buffer):
-    """For each distance from 0: how many tokens before it (at most `buffer`) equal the end of the context."""
+    """Return for each distance from 0 how many tokens before it (at most `buffer`) equal the end of the context."""
     lengths = np.zeros(len(recent) - offset + 1, dtype=np.int64)
     alive = np.arange(max(offset, 1), len(recent))  # where the source of the match begins; 0 is the context itself
     for k in range(min(buffer, len(recent))):
@@ -91,7 +95,7 @@ def _match_lengths(recent, offset, buffer):
 
 
 def _trailing_loop(newest_first):
-    """Period and run of the loop with the most copies, or `None`: `loops.trailing_loop`, by candidates.
+    """Return the period and run of the loop with the most copies, or `None`, as `loops.trailing_loop` does.
 
     A run that counts rules out every other period up to its own length (see `lz_penalty.loops`).
     """
@@ -114,7 +118,7 @@ def _trailing_loop(newest_first):
 
 
 def _write(logits, tokens, change):
-    """`logits[t] = min(logits[t], original + change)`, in float32 or better, finite logits kept finite."""
+    """Set `logits[t] = min(logits[t], original + change)`, computed in float32 or better. Finite logits stay finite."""
     original = logits[tokens].astype(np.promote_types(logits.dtype, np.float32))
     limits = np.finfo(logits.dtype)
     with np.errstate(over="ignore", invalid="ignore"):

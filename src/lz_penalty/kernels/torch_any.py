@@ -1,12 +1,13 @@
-"""PyTorch backend: any device, no loop over rows or tokens, no host sync. The portable path; Triton is faster.
+"""PyTorch backend for any device: no loop over rows or tokens, and the host never waits. Triton is faster.
 
-How far two places of a sequence agree is found by doubling, as in suffix sorting: rank every stretch of 1, 2, 4, ...
-tokens so that equal stretches have equal ranks, then walk down the powers of two. Exact, and log-many steps.
+Doubling, as in suffix sorting, finds how many tokens from two places of a sequence on are equal: rank every stretch of
+1, 2, 4, ... tokens so that equal stretches have equal ranks, then walk down the powers of two. The result is exact.
 """
 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,11 +15,16 @@ from torch import Tensor
 from lz_penalty import _packing as col
 
 
+def prepare(arrays, packed, vocab_size, *, ahead=False):
+    """Return a step for arrays like these; see `lz_penalty.kernels.Backend`."""
+    return partial(_step, packed, vocab_size)
+
+
 @torch.no_grad()
-def apply(
-    logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, newest_ids, packed, vocab_size
+def _step(
+    packed, vocab_size, logits, token_ids, lengths=None, starts=None, row_to_slot=None, tail_ids=None, tail_lengths=None,
+    newest_ids=None,
 ):  # fmt: skip
-    """Penalise `logits [rows, vocab]` in place; see `lz_penalty.apply_lz_penalty_`."""
     if newest_ids is not None:
         _store_newest(token_ids, lengths, row_to_slot, newest_ids)
     rows, device = logits.shape[0], logits.device
@@ -48,9 +54,11 @@ def apply(
     limits = torch.finfo(logits.dtype)
     new = torch.where(original.isfinite(), new.clamp(limits.min, limits.max), original).to(logits.dtype)
     logits.scatter_reduce_(1, cell, torch.where(keep, new, math.inf), "amin", include_self=True)
+    return logits
 
 
 def _store_newest(token_ids, lengths, row_to_slot, newest_ids):
+    """Write the newest tokens to the histories. Rows without one add 0: to select rows, the host would have to wait."""
     slots, capacity = token_ids.shape
     if not slots or not capacity:
         return
@@ -62,7 +70,7 @@ def _store_newest(token_ids, lengths, row_to_slot, newest_ids):
 
 
 def _newest_first(token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, *, rows, reach):
-    """The last `reach` tokens of every context, newest first `[rows, reach]`, and how many of them exist `[rows]`."""
+    """Return the last `reach` tokens of every context, newest first `[rows, reach]`, and how many exist `[rows]`."""
     device, capacity = token_ids.device, token_ids.shape[1]
 
     def vector(given: Tensor | None, default: int, high: int | Tensor) -> Tensor:
@@ -90,7 +98,7 @@ def _newest_first(token_ids, lengths, starts, row_to_slot, tail_ids, tail_length
 
 
 def _codelengths(newest_first, n, table, max_buffer, literal, dtype):
-    """Tokens and bits relative to a literal `[rows, reach]`; bits are 0 where there is no value."""
+    """Return tokens and their bits relative to a literal `[rows, reach]`; bits are 0 where there is no value."""
     if not newest_first.shape[1]:
         return newest_first, newest_first.to(dtype)
     mode, window, buffer, min_match = (
@@ -98,7 +106,7 @@ def _codelengths(newest_first, n, table, max_buffer, literal, dtype):
     )
     adjacent, sglang = mode == col.ADJACENT, mode == col.SGLANG
     offset = torch.where(mode == col.BEFORE_BUFFER, buffer, 0)
-    recent = torch.minimum(n[:, None], offset + window) * (mode != col.NONE)  # tokens that the codelength sees
+    recent = torch.minimum(n[:, None], offset + window) * (mode != col.NONE)  # tokens that the codelength considers
     place = torch.arange(newest_first.shape[1], device=newest_first.device)
     e = place - offset + 1  # each token's distance in the window
     candidate = (e >= 1) & (place < recent - torch.where(sglang, buffer, 0))
@@ -124,7 +132,7 @@ def _codelengths(newest_first, n, table, max_buffer, literal, dtype):
 
 
 def _agreement(newest_first: Tensor, limit: int) -> Tensor:
-    """How many tokens from each place on equal the first tokens `[rows, reach]`; right up to at least `limit`."""
+    """Return how many tokens from each place on equal the first tokens `[rows, reach]`; exact up to `limit`."""
     reach = newest_first.shape[1]
     ranks = [newest_first]
     while (1 << len(ranks)) <= min(limit, reach):
@@ -142,7 +150,7 @@ def _agreement(newest_first: Tensor, limit: int) -> Tensor:
 
 
 def _dense_ranks(first: Tensor, second: Tensor) -> Tensor:
-    """Ranks `[rows, reach]`: two places of a row have equal ranks exactly if both of their entries are equal."""
+    """Return ranks `[rows, reach]`: two places of a row have equal ranks exactly if both of their entries are equal."""
     order = second.argsort(dim=1, stable=True)
     order = order.gather(1, first.gather(1, order).argsort(dim=1, stable=True))
     first, second = first.gather(1, order), second.gather(1, order)
@@ -152,11 +160,11 @@ def _dense_ranks(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _trailing_loop(newest_first: Tensor, n: Tensor, loop_window: Tensor) -> tuple[Tensor, Tensor]:
-    """`loops.trailing_loop` for every row: period (0 where there is no loop) and copies `[rows]`."""
+    """Return period (0 without a loop) and copies `[rows]` of the loop that `loops.trailing_loop` finds in each row."""
     looped = n.minimum(loop_window.long())[:, None]
     period = torch.arange(newest_first.shape[1], device=newest_first.device)
     run = _agreement(newest_first, newest_first.shape[1]).minimum((looped - period).clamp(min=0))
-    # float64 tells any two fractions of such small integers apart, and equal ones divide to the same number.
+    # In float64, different fractions of such small integers stay different, and equal ones stay equal.
     exact = torch.float64 if newest_first.device.type != "mps" else torch.float32
     copies = 1 + run.to(exact) / period.clamp(min=1).to(exact)
     copies = torch.where((run >= 2 * period) & (period >= 1), copies, 0.0)
@@ -166,7 +174,7 @@ def _trailing_loop(newest_first: Tensor, n: Tensor, loop_window: Tensor) -> tupl
 
 
 def _is_exempt(tokens: Tensor, table: Tensor, exempt_ids: Tensor, max_exempt: int) -> Tensor:
-    """Which tokens `[rows, k]` are among their row's exempt ids: a binary search in each row's ascending range."""
+    """Return which tokens `[rows, k]` are exempt in their row: a binary search in each row's ascending range."""
     low = table[:, col.EXEMPT_BEGIN, None].long().expand_as(tokens)
     end = table[:, col.EXEMPT_END, None].long()
     high = end.expand_as(tokens)

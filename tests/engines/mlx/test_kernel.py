@@ -4,10 +4,15 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from lz_penalty import LZPenaltyConfig, LZPenaltyError, reference
+from lz_penalty import LZPenaltyConfig, LZPenaltyError, pack_configs, reference
 from lz_penalty.engines.mlx_lm import LZPenaltyProcessor
-from lz_penalty.kernels.mlx_any import penalise
+from lz_penalty.kernels.mlx_any import prepare
 from tests.support import cases
+
+
+def penalise(logits, tokens, config, vocab_size):
+    arrays = (logits, tokens[None])
+    return prepare(arrays, pack_configs(config), vocab_size)(*arrays)
 
 
 def row_op(case, penalise=penalise):

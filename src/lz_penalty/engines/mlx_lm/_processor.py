@@ -14,10 +14,11 @@ from typing import Any
 import mlx.core as mx
 
 from lz_penalty._checks import MAX_TOKEN_ID, integer
+from lz_penalty._packing import pack_configs
 from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.engines._special_tokens import exempting, special_token_ids
 from lz_penalty.errors import LZPenaltyError, show
-from lz_penalty.kernels.mlx_any import penalise
+from lz_penalty.kernels.mlx_any import prepare
 
 __all__ = ["LZPenaltyProcessor"]
 
@@ -58,7 +59,7 @@ class LZPenaltyProcessor:
             )
         if tokenizer is not None and not penalise_special_tokens:
             config = exempting(config, special_token_ids(tokenizer))
-        self.config = config
+        self.config, self._packed = config, pack_configs(config)
         self.cached_tokens = mx.array(cached_tokens, dtype=mx.int64)
         if self.cached_tokens.ndim != 1:
             raise LZPenaltyError(f"cached_tokens = {show(cached_tokens)}: must be a flat sequence of token ids.")
@@ -76,7 +77,8 @@ class LZPenaltyProcessor:
         width = logits.shape[1]
         if self.vocab_size is not None and self.vocab_size > width:
             raise LZPenaltyError(f"vocab_size = {self.vocab_size}: must be at most {width}, the logits' width.")
-        return penalise(logits, self._context(tokens), self.config, self.vocab_size or width)
+        arrays = (logits, self._context(tokens)[None])
+        return prepare(arrays, self._packed, self.vocab_size or width)(*arrays)
 
     def _context(self, tokens: mx.array) -> mx.array:
         """The tokens that count."""

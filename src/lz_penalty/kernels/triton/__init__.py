@@ -1,12 +1,12 @@
-"""Triton backend for CUDA: one launch for ordinary windows, two for long ones; no host sync.
+"""Triton backend for CUDA: one launch for ordinary windows, two for long ones. The host never waits.
 
 One program works on one row. It loads every candidate's original logit, waits for its threads, and then lowers the
-logits with atomic minima: the smallest value of a token wins, and neither a table over the vocabulary nor a sort is
-needed. A long window is cut into chunks that many programs share; the longest match and the original logits then pass
-through a scratch buffer from one launch to the next.
+logits with atomic minima: the smallest value of each token remains, without a table over the vocabulary and without a
+sort. A long window is cut into chunks that many programs share; a scratch buffer carries the longest match and the
+original logits from one launch to the next.
 
-An engine may know the newest tokens long before it has the logits. Then one launch finds the changes, on a stream of its
-own while the model runs, and another lowers the logits: that one is all that the step waits for.
+An engine may know the newest tokens long before it has the logits. Then one launch finds the changes, on its own stream
+while the model runs, and another lowers the logits. The step waits for the second launch only.
 """
 
 from __future__ import annotations
@@ -28,24 +28,23 @@ from lz_penalty.kernels.triton._kernels import (
 )
 from lz_penalty.kernels.triton._launch import LaunchAhead, direct_launch, may_start_early
 
-# Few distinct sizes: each is compiled once, and a server stops for that when a request brings a new setting.
-_FUSED_WINDOW = 2048  # up to here one program does a whole row
+# Few distinct sizes: each is compiled once, and a server waits for that when a request brings a new size.
+_FUSED_WINDOW = 2048  # up to this window one program does a whole row
 _BLOCKS = (512, _FUSED_WINDOW)
 _BUFFERS = (32, 512, MAX_BUFFER)
-_EXEMPT_STEPS = (0, 4, 11)  # of a binary search: none, up to 15 ids, up to 1,024 and more
-_CHUNK = 512  # tokens per program where the window is longer
+_EXEMPT_STEPS = (0, 4, 11)  # of a binary search: none, up to 15 ids, up to 2,047 ids
+_CHUNK = 512  # tokens per program if the window is longer
 _MOST_CHUNKS = MAX_WINDOW // _CHUNK
-_LOOP_BLOCK = 1024  # periods that are looked at together
+_LOOP_BLOCK = 1024  # periods that are compared together
 _RUN_BLOCK = 2048  # tokens of a run that are compared together
-_FIRST, _UNROLL = 2, 8  # tokens that a match grows by, at first and later, before it is asked whether to go on
-_SCRATCH_BYTES = 256 * 2**20  # long windows of very many rows are done in groups that fit into this
+_SCRATCH_BYTES = 256 * 2**20  # long windows of very many rows are done in groups that fit into this memory
 
-_COMPILED: dict[tuple, Any] = {}  # what `_Launch` has compiled so far
+_COMPILED: dict[tuple, Any] = {}  # the kernels that `_Launch` has compiled
 
 
-def prepare(given, packed, vocab_size, ahead=False):
-    """A function that penalises arrays like these; see `lz_penalty.ops.prepare_lz_penalty`."""
-    logits, token_ids, _, _, _, tail_ids, _, newest_ids = given
+def prepare(arrays, packed, vocab_size, *, ahead=False):
+    """Return a step for arrays like these; see `lz_penalty.kernels.Backend`."""
+    logits, token_ids, _, _, _, tail_ids, _, newest_ids = arrays
     tail_strides, drafts = ((0, 0), 0) if tail_ids is None else (tail_ids.stride(), tail_ids.shape[1])
     rows, longest = logits.shape[0], token_ids.shape[1] + drafts
     if longest == 0 or token_ids.shape[0] == 0:
@@ -61,20 +60,18 @@ def prepare(given, packed, vocab_size, ahead=False):
         logits.stride(1),
         (logits.stride(0) | token_ids.stride(0)) >> 31,
         token_ids.stride(1),
-        *[None if array is None else array.dtype for array in given],
+        *[None if array is None else array.dtype for array in arrays],
     )
     constants = {
         "EXEMPT_STEPS": next(steps for steps in _EXEMPT_STEPS if packed.max_exempt < 2**steps),
         "BUFFER_BLOCK": _at_least(packed.max_buffer, _BUFFERS),
         "LOOP_BLOCK": _LOOP_BLOCK if looped >= 3 else 0,
         "RUN_BLOCK": _RUN_BLOCK,
-        "FIRST": _FIRST,
-        "UNROLL": _UNROLL,
         "LOWEST": torch.finfo(logits.dtype).min,
     }
     if window <= _FUSED_WINDOW:
         block = _at_least(window, _BLOCKS)
-        warps = max(1, min(32, block // 32))  # one token per thread: latency, not work, is what a row costs
+        warps = max(1, min(32, block // 32))  # one token per thread: a row costs latency, not work
         if ahead:
             run = _Ahead(logits, constants | {"BLOCK": block}, warps, kinds)
         else:
@@ -99,7 +96,7 @@ def prepare(given, packed, vocab_size, ahead=False):
 
 
 class _Prepared:
-    """A step on its device: Triton launches on the current one, whichever the arrays are on."""
+    """A step that runs on the device of its arrays: Triton launches on the current device."""
 
     def __init__(self, step, launch, index):
         self._step, self._launch, self._index = step, launch, index
@@ -112,27 +109,27 @@ class _Prepared:
 
     @property
     def ahead(self):
-        """The `LaunchAhead` of a step that was prepared for it; `None` for long windows, and before the third one.
+        """The `LaunchAhead` of a step that was prepared with `ahead`.
 
-        It launches on the device that is the current one, so there is none on others either.
+        It is `None` for long windows, before the third step, and if the device is not the current one.
         """
         return getattr(self._launch, "launch_ahead", None) if torch.cuda.current_device() == self._index else None
 
 
 def options(warps):
-    """How every kernel is compiled.
+    """Return the options with which every kernel is compiled.
 
-    Without fused multiply-add, which rounds once where two operations round twice. The compiler would fuse in some kernels
-    and not in others, and the logits of a request would depend on which of them ran.
+    They forbid fused multiply-add, which rounds once where two operations round twice. The compiler would fuse in some
+    kernels and not in others, and the logits of a request would depend on which of them ran.
     """
     return {"num_warps": warps, "enable_fp_fusion": False}
 
 
 class _Launch:
-    """`kernel[grid](...)`, each time with less of Triton's work, most of what a launch costs.
+    """A launch `kernel[grid](...)` without most of Triton's work on the host, which costs more than the launch itself.
 
-    The first call compiles, if nobody has, or launches what is compiled: without Triton's look at every argument, since
-    `kinds`, the constants and the warps are all that the code depends on. The calls after it go to the driver.
+    The first call compiles the kernel. If it is compiled, it is launched without Triton's look at every argument: the
+    code depends on `kinds`, the constants and the warps only. After `patience` such calls, the driver launches directly.
     """
 
     def __init__(self, kernel, grid, constants, warps, kinds, patience=2):
@@ -145,23 +142,23 @@ class _Launch:
         if self.direct is not None and self.direct(arguments):
             return
         compiled = _COMPILED.get(self._key)
-        if compiled is None:  # always, under the interpreter
+        if compiled is None:  # always so under the interpreter
             _COMPILED[self._key] = self._kernel[self._grid](*arguments, **self._constants, **options(self._warps))
             return
-        # Addresses instead of tensors: Triton would ask the driver about each.
+        # Pass addresses instead of tensors: Triton would ask the driver about each tensor.
         given = [one.data_ptr() if isinstance(one, torch.Tensor) else one for one in arguments]
         compiled[self._grid](*given, *self._constants.values())
         self._calls += 1
-        if self._calls == self._patience:  # an engine that prepares; a single call would not pay for it
+        if self._calls == self._patience:  # only for an engine that prepares: a single call would not gain
             self.direct = direct_launch(compiled, self._grid, arguments)
             self.refused = self.direct is None
 
 
 class _Ahead:
-    """The same in two launches, the first of which needs no logits.
+    """The penalty of ordinary windows in two launches, the first of which needs no logits.
 
-    Not in the first call: it may be the only one before the batch changes again. Nor where Triton must launch: two pay only
-    if the first can be ahead.
+    The first call is one launch: it may be the only call before the batch changes again. So is every call if Triton must
+    launch: two launches are faster only if C can start the first one early.
     """
 
     def __init__(self, logits, constants, warps, kinds):
@@ -199,7 +196,7 @@ class _Ahead:
 
 
 class _Chunks:
-    """The same for windows that one program cannot hold: two launches per group of rows."""
+    """The penalty of windows that are too long for one program: two launches per group of rows."""
 
     def __init__(self, logits, constants, chunks, kinds):
         rows = logits.shape[0]
@@ -228,10 +225,10 @@ class _Chunks:
 
 
 def _tensor(array):
-    """Settings are NumPy arrays where the logits are on the CPU, which here means under the interpreter."""
+    """Return settings as a tensor. They are NumPy arrays if the logits are on the CPU, that is under the interpreter."""
     return array if isinstance(array, torch.Tensor) else torch.from_numpy(array)
 
 
 def _at_least(n: int, sizes: tuple[int, ...]) -> int:
-    """The smallest of these sizes that holds `n`."""
+    """Return the smallest of these sizes that is at least `n`."""
     return next(size for size in sizes if n <= size)

@@ -1,6 +1,7 @@
-"""The Triton kernels: a whole row, the same in two, and long windows in chunks; `lz_penalty.kernels.triton` launches them.
+"""The Triton kernels, which `lz_penalty.kernels.triton` launches.
 
-Tokens are addressed newest first: place 0 is the newest token of the context, drafts included.
+`row_kernel` does a whole row; `find_kernel` and `lower_kernel` do it in two launches, the first of which needs no logits;
+`gather_kernel` and `write_kernel` do long windows in chunks, after `store_kernel` has stored the newest tokens.
 """
 
 import functools
@@ -27,7 +28,7 @@ from lz_penalty.kernels.triton._parts import (
     with_match_before,
 )
 
-# What changes between calls and must not bring a new compilation with it: a server would stop for that.
+# The values and alignments that change between calls. A kernel must not be compiled for each: a server would wait for that.
 _SIZES = (
     "row_stride vocab_size slot_stride slots capacity tail_row_stride tail_stride tail_capacity table_stride first_row"
 )
@@ -42,9 +43,9 @@ def row_kernel(
     tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
     table, table_stride, exempt_ids,
     EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
-    FIRST: tl.constexpr, UNROLL: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr,
+    LOWEST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A whole row in one program, for windows of at most `BLOCK` tokens."""
+    """Penalise a whole row in one program, for windows of at most `BLOCK` tokens."""
     row = tl.program_id(0)
     settings = read_settings(table, row, table_stride)
     at, n = open_row(
@@ -54,7 +55,7 @@ def row_kernel(
     if asks_for_nothing(settings):
         return
 
-    # Every candidate's token and original logit first: they are far away.
+    # Load every candidate's token and original logit first: they take longest to arrive.
     line = table + row * table_stride
     e = 1 + tl.arange(0, BLOCK)
     offset, recent = extent(n, settings)
@@ -64,25 +65,21 @@ def row_kernel(
     keep = may_write(token, candidate, vocab_size, line, exempt_ids, EXEMPT_STEPS)
     logits += row.to(tl.int64) * row_stride
     cell = logits + tl.where(keep, token, 0).to(tl.int64) * logit_stride
-    min_match = settings[3]
-    original = tl.load(cell, mask=tl.where(keep, min_match, 0) == 1, other=0.0)
-    bits = candidate_bits(
-        at, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK, FIRST, UNROLL
-    )  # fmt: skip
-    if min_match > 1:  # then only extensions have a value
+    original = tl.load(cell, mask=tl.where(keep, settings.min_match, 0) == 1, other=0.0)
+    bits = candidate_bits(at, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK)
+    if settings.min_match > 1:  # then only extensions have a value
         original = tl.load(cell, mask=keep & (bits < 0), other=0.0)
-    strength = settings[5]
     if LOOP_BLOCK > 0:
-        loop_token, further = loop_at_end(at, n, settings, e, token, literal, LOOP_BLOCK, RUN_BLOCK)
+        loop_token, further = loop_at_end(at, settings, e, n, token, literal, LOOP_BLOCK, RUN_BLOCK)
         if further > 0:
             bits = tl.where((token == loop_token) & (bits < 0), bits - further, bits)
             alone = may_write(loop_token, e == 1, vocab_size, line, exempt_ids, EXEMPT_STEPS)
             loop_cell = logits + tl.where(alone, loop_token, 0).to(tl.int64) * logit_stride
             loop_original = tl.load(loop_cell, mask=alone, other=0.0)
             tl.debug_barrier()
-            lower_logits(loop_cell, loop_original, tl.zeros_like(bits) - strength * further, alone, LOWEST)
+            lower_logits(loop_cell, loop_original, tl.zeros_like(bits) - settings.strength * further, alone, LOWEST)
     tl.debug_barrier()  # every original has been read before any logit is lowered
-    lower_logits(cell, original, strength * bits, keep & (bits < 0), LOWEST)
+    lower_logits(cell, original, settings.strength * bits, keep & (bits < 0), LOWEST)
 
 
 @_jit
@@ -93,9 +90,9 @@ def find_kernel(
     table, table_stride, exempt_ids,
     places, changes,
     EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
-    FIRST: tl.constexpr, UNROLL: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """What is to be added to which logits: `BLOCK` candidates per row, then the loop's token; -1 for none."""
+    """Store what is to be added to which logits: `BLOCK` candidates per row, then the loop's token; -1 for none."""
     row = tl.program_id(0)
     settings = read_settings(table, row, table_stride)
     at, n = open_row(
@@ -117,18 +114,15 @@ def find_kernel(
     candidate = is_candidate(place, recent, settings)
     token = tokens_at(at, place, candidate)
     keep = may_write(token, candidate, vocab_size, line, exempt_ids, EXEMPT_STEPS)
-    bits = candidate_bits(
-        at, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK, FIRST, UNROLL
-    )  # fmt: skip
-    strength = settings[5]
+    bits = candidate_bits(at, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK)
     if LOOP_BLOCK > 0:
-        loop_token, further = loop_at_end(at, n, settings, e, token, literal, LOOP_BLOCK, RUN_BLOCK)
+        loop_token, further = loop_at_end(at, settings, e, n, token, literal, LOOP_BLOCK, RUN_BLOCK)
         bits = tl.where((token == loop_token) & (bits < 0), bits - further, bits)
         alone = may_write(loop_token, e == 1, vocab_size, line, exempt_ids, EXEMPT_STEPS)
         tl.store(places + BLOCK + e * 0, tl.where(alone, loop_token, -1).to(tl.int32), mask=e == 1)
-        tl.store(changes + BLOCK + e * 0, tl.zeros_like(bits) - strength * further, mask=e == 1)
+        tl.store(changes + BLOCK + e * 0, tl.zeros_like(bits) - settings.strength * further, mask=e == 1)
     tl.store(places + e - 1, tl.where(keep & (bits < 0), token, -1).to(tl.int32))
-    tl.store(changes + e - 1, strength * bits)
+    tl.store(changes + e - 1, settings.strength * bits)
 
 
 @_jit
@@ -136,7 +130,7 @@ def lower_kernel(
     logits, row_stride, logit_stride, places, changes,
     LOOP_BLOCK: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Do what `find_kernel` has found; `EARLY`: this may run before the logits are there."""
+    """Lower the logits as `find_kernel` has found. `EARLY`: this kernel may start before the logits are computed."""
     row = tl.program_id(0)
     e = tl.arange(0, BLOCK)
     places += row.to(tl.int64) * (BLOCK + 1)
@@ -166,7 +160,7 @@ def store_kernel(
     token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
     tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
 ):  # fmt: skip
-    """Before the two launches for long windows: many programs read a row, so one that stores must have ended."""
+    """Store the newest tokens, in a launch before those for long windows: there, many programs read one row."""
     open_row(
         tl.program_id(0), token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
         tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
@@ -181,9 +175,9 @@ def gather_kernel(
     table, table_stride, exempt_ids,
     first_row, matches, originals, ranks, loops,
     EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
-    FIRST: tl.constexpr, UNROLL: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr, MOST_CHUNKS: tl.constexpr,
+    LOWEST: tl.constexpr, BLOCK: tl.constexpr, MOST_CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """First launch for long windows: matches and original logits of a chunk; the last program looks for the loop."""
+    """Find matches and original logits of a chunk, in the first launch for long windows; the last program finds the loop."""
     line = tl.program_id(0)
     chunk = tl.program_id(1)
     chunks = tl.num_programs(1)
@@ -191,7 +185,6 @@ def gather_kernel(
         chunks -= 1
     row = first_row + line
     settings = read_settings(table, row, table_stride)
-    mode, window, buffer, min_match, loop_window, strength, escalation = settings
     at, n = open_row(
         row, token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
         tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, None,
@@ -201,13 +194,13 @@ def gather_kernel(
         loops += line * 3
         tl.store(loops, -1.0)
         if LOOP_BLOCK > 0:
-            period, run = find_loop(at, tl.minimum(n, loop_window), LOOP_BLOCK, RUN_BLOCK)
+            period, run = find_loop(at, tl.minimum(n, settings.loop_window), LOOP_BLOCK, RUN_BLOCK)
             if period > 0:
                 loop_token = tokens_at(at, period - 1, period > 0)
                 inside = (loop_token >= 0) & (loop_token < vocab_size)
                 original = tl.load(logits + tl.where(inside, loop_token, 0).to(tl.int64) * logit_stride)
                 tl.store(loops, tl.where(inside, loop_token, -1).to(tl.float64))
-                tl.store(loops + 1, further_bits(period, run, escalation, literal))
+                tl.store(loops + 1, further_bits(period, run, settings.escalation, literal))
                 tl.store(loops + 2, original.to(tl.float64))
         return
 
@@ -221,14 +214,12 @@ def gather_kernel(
     candidate = is_candidate(place, recent, settings)
     keep = may_write(token, candidate, vocab_size, table, exempt_ids, 0)
     cell = logits + tl.where(keep, token, 0).to(tl.int64) * logit_stride
-    original = tl.load(cell, mask=tl.where(keep, min_match, 0) == 1, other=0.0)
-    match, best = find_matches(
-        at, token, e, offset, mode, candidate, buffer, recent, BUFFER_BLOCK, FIRST, UNROLL
-    )  # fmt: skip
-    if min_match > 1:  # then only extensions have a value
-        original = tl.load(cell, mask=keep & (match + 1 >= min_match), other=0.0)
+    original = tl.load(cell, mask=tl.where(keep, settings.min_match, 0) == 1, other=0.0)
+    match, best = find_matches(at, settings, e, offset, recent, candidate, token, BUFFER_BLOCK)
+    if settings.min_match > 1:  # then only extensions have a value
+        original = tl.load(cell, mask=keep & (match + 1 >= settings.min_match), other=0.0)
     if chunk == 0:
-        best = with_match_before(best, at, offset, mode, buffer, recent, BUFFER_BLOCK)
+        best = with_match_before(best, at, settings, offset, recent, BUFFER_BLOCK)
     tl.store(ranks + line * chunks + chunk, best)
     here = line.to(tl.int64) * (chunks * BLOCK) + e - 1
     tl.store(matches + here, match.to(tl.int16))
@@ -243,15 +234,14 @@ def write_kernel(
     table, table_stride, exempt_ids,
     first_row, matches, originals, ranks, loops,
     EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
-    FIRST: tl.constexpr, UNROLL: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr, MOST_CHUNKS: tl.constexpr,
+    LOWEST: tl.constexpr, BLOCK: tl.constexpr, MOST_CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """Second launch for long windows: every original has been read, so the logits may be lowered."""
+    """Lower the logits, in the second launch for long windows: by then every original logit has been read."""
     line = tl.program_id(0)
     chunk = tl.program_id(1)
     chunks = tl.num_programs(1)
     row = first_row + line
     settings = read_settings(table, row, table_stride)
-    mode, window, buffer, min_match, loop_window, strength, escalation = settings
     at, n = open_row(
         row, token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
         tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, None,
@@ -268,12 +258,10 @@ def write_kernel(
         token = tl.zeros_like(e).to(tl.int64) + loop_token
         alone = may_write(token, e == 1, vocab_size, table + row * table_stride, exempt_ids, EXEMPT_STEPS)
         kind: tl.constexpr = originals.dtype.element_ty
-        wide: tl.constexpr = (
-            tl.float64 if kind == tl.float64 else tl.float32
-        )  # float64 does not become bfloat16 at once
+        wide: tl.constexpr = tl.float64 if kind == tl.float64 else tl.float32  # no direct way from float64 to bfloat16
         original = tl.zeros([BLOCK], kind) + tl.load(loops + line * 3 + 2).to(wide).to(kind)
         cell = logits + tl.where(alone, token, 0) * logit_stride
-        lower_logits(cell, original, tl.zeros([BLOCK], tl.float32) - strength * further, alone, LOWEST)
+        lower_logits(cell, original, tl.zeros([BLOCK], tl.float32) - settings.strength * further, alone, LOWEST)
 
     place = offset + e - 1
     candidate = is_candidate(place, recent, settings)
@@ -285,8 +273,8 @@ def write_kernel(
     match = tl.load(matches + here, mask=candidate, other=0).to(tl.int32)
     original = tl.load(originals + here, mask=candidate, other=0.0)
     token = tokens_at(at, place, candidate)
-    bits = codelength_bits(at, token, candidate, mode, offset, e, match, best, min_match, literal)
+    bits = codelength_bits(at, settings, e, offset, candidate, token, match, best, literal)
     bits = tl.where((token == loop_token) & (bits < 0), bits - further, bits)
     keep = may_write(token, candidate & (bits < 0), vocab_size, table + row * table_stride, exempt_ids, EXEMPT_STEPS)
     cell = logits + tl.where(keep, token, 0).to(tl.int64) * logit_stride
-    lower_logits(cell, original, strength * bits, keep, LOWEST)
+    lower_logits(cell, original, settings.strength * bits, keep, LOWEST)

@@ -3,16 +3,34 @@
 Tokens are addressed newest first: place 0 is the newest token of the context, drafts included.
 """
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
 from lz_penalty import _packing as col
 
-# Few globals: every launch checks that each is what the kernel was compiled with.
-NONE, BEFORE_BUFFER = tl.constexpr(col.NONE), tl.constexpr(col.BEFORE_BUFFER)
-ADJACENT, SGLANG = tl.constexpr(col.ADJACENT), tl.constexpr(col.SGLANG)
+# Triton reads globals of this type only; their values are part of the key under which it keeps compiled kernels.
+NONE, BEFORE_BUFFER, ADJACENT, SGLANG = map(tl.constexpr, (col.NONE, col.BEFORE_BUFFER, col.ADJACENT, col.SGLANG))
+MODE, WINDOW, BUFFER, MIN_MATCH = map(tl.constexpr, (col.MODE, col.WINDOW, col.BUFFER, col.MIN_MATCH))
+LOOP_WINDOW, STRENGTH, ESCALATION = map(tl.constexpr, (col.LOOP_WINDOW, col.STRENGTH, col.ESCALATION))
+EXEMPT_BEGIN, EXEMPT_END = tl.constexpr(col.EXEMPT_BEGIN), tl.constexpr(col.EXEMPT_END)
 NEARNESS = tl.constexpr(2**17)  # above any distance; times the longest buffer it still fits 32 bits
 FAR = tl.constexpr(2**30)  # above any distance or period
+FIRST = tl.constexpr(2)  # tokens that every match is compared by at first
+UNROLL = tl.constexpr(8)  # tokens that the matches which are left are compared by in each further round
+
+
+class Settings(NamedTuple):
+    """The settings of a row as in `lz_penalty._packing.SettingsRow`, without the range of its exempt ids."""
+
+    mode: Any
+    window: Any
+    buffer: Any
+    min_match: Any
+    loop_window: Any
+    strength: Any
+    escalation: Any
 
 
 # ---------------------------------------------------------------- where the tokens are
@@ -20,21 +38,22 @@ FAR = tl.constexpr(2**30)  # above any distance or period
 
 @triton.jit
 def read_settings(table, row, stride):
-    """A row's settings: the columns of `lz_penalty._packing`, in their order, the exempt ids' range left out."""
+    """Load the settings of a row."""
     line = table + row * stride
-    mode = tl.load(line)
-    window = tl.load(line + 1)
-    buffer = tl.load(line + 2)
-    min_match = tl.load(line + 3)
-    loop_window = tl.load(line + 4)
-    strength = tl.load(line + 7).to(tl.float32, bitcast=True)
-    escalation = tl.load(line + 8).to(tl.float32, bitcast=True)
-    return mode, window, buffer, min_match, loop_window, strength, escalation
+    return Settings(
+        tl.load(line + MODE),
+        tl.load(line + WINDOW),
+        tl.load(line + BUFFER),
+        tl.load(line + MIN_MATCH),
+        tl.load(line + LOOP_WINDOW),
+        tl.load(line + STRENGTH).to(tl.float32, bitcast=True),
+        tl.load(line + ESCALATION).to(tl.float32, bitcast=True),
+    )
 
 
 @triton.jit
 def clamped(pointer, row, default, high):
-    """A row's number, kept in range: looking at it from the host would mean waiting for the device."""
+    """Load a row's number and clamp it: to check it, the host would have to wait for the device."""
     value = default
     if pointer is not None:
         value = tl.minimum(tl.maximum(tl.load(pointer + row), 0), high).to(tl.int32)
@@ -46,7 +65,7 @@ def open_row(
     row, token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
     tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
 ):  # fmt: skip
-    """Where a row finds its tokens (for `tokens_at`), and how many there are; its newest token is stored if given."""
+    """Store the row's newest token if there is one; return where its tokens are (for `tokens_at`) and how many."""
     slot = clamped(row_to_slot, row, row, slots - 1)
     end = clamped(lengths, row, capacity, capacity)
     begin = clamped(starts, row, 0, end)
@@ -67,7 +86,7 @@ def open_row(
 
 @triton.jit
 def tokens_at(at, place, mask):
-    """The tokens at these places, counted back from the newest; 0 where `mask` is off."""
+    """Load the tokens at these places, counted back from the newest; 0 where `mask` is off."""
     if len(at) == 2:
         newest, stride = at
         return tl.load(newest - tl.cast(place, tl.int64) * stride, mask=mask, other=0)
@@ -79,8 +98,8 @@ def tokens_at(at, place, mask):
 
 
 @triton.jit
-def tokens_behind(at, place, k, u: tl.constexpr, mask):
-    """The tokens `k + u` behind these places; one address serves every `u`."""
+def tokens_before(at, place, k, u: tl.constexpr, mask):
+    """Load the tokens `k + u` before these places. The address is computed once for every `u`."""
     if len(at) == 2:
         newest, stride = at
         return tl.load(newest - (tl.cast(place, tl.int64) + k) * stride - u * stride, mask=mask, other=0)
@@ -93,34 +112,32 @@ def tokens_behind(at, place, k, u: tl.constexpr, mask):
 
 @triton.jit
 def asks_for_nothing(settings):
-    """Whether a row with these settings is left alone."""
-    mode, window, buffer, min_match, loop_window, strength, escalation = settings
-    return (mode == NONE) & (loop_window == 0)
+    """Return whether a row with these settings is left untouched."""
+    return (settings.mode == NONE) & (settings.loop_window == 0)
 
 
 @triton.jit
 def extent(n, settings):
-    """Of a row with `n` tokens: the place where candidates begin, and how many tokens the codelength sees."""
-    mode, window, buffer, min_match, loop_window, strength, escalation = settings
-    offset = tl.where(mode == BEFORE_BUFFER, buffer, 0)
-    return offset, tl.where(mode == NONE, 0, tl.minimum(n, offset + window))
+    """Return the place where the candidates of a row with `n` tokens begin, and how many tokens its codelength considers."""
+    offset = tl.where(settings.mode == BEFORE_BUFFER, settings.buffer, 0)
+    return offset, tl.where(settings.mode == NONE, 0, tl.minimum(n, offset + settings.window))
 
 
 @triton.jit
 def is_candidate(place, recent, settings):
-    """Whether the tokens at these places are candidates, where the codelength sees `recent` tokens."""
-    mode, window, buffer, min_match, loop_window, strength, escalation = settings
-    return place < recent - tl.where(mode == SGLANG, buffer, 0)
+    """Return whether the tokens at these places are candidates, if the codelength considers `recent` tokens."""
+    return place < recent - tl.where(settings.mode == SGLANG, settings.buffer, 0)
 
 
 @triton.jit
-def find_matches(at, token, e, offset, mode, candidate, buffer, recent, BUFFER_BLOCK: tl.constexpr, FIRST: tl.constexpr, UNROLL: tl.constexpr):  # fmt: skip
-    """Each place's match, and the highest rank among them.
+def find_matches(at, settings, e, offset, recent, candidate, token, BUFFER_BLOCK: tl.constexpr):
+    """Return each place's match, and the highest rank among them.
 
-    The first few tokens decide for almost every place of ordinary text. In a loop the nearest place that is left has
-    a full match, and then the others with the same token need not be measured: they count as full too, which changes
-    nothing, since a nearer place with their token has a smaller value.
+    In ordinary text, almost every match ends within the first few tokens. In a loop, the nearest place that is left has
+    a full match. The others with the same token are then not measured but count as full: that changes nothing, because
+    the nearer place has the smaller value for their token.
     """
+    mode, buffer = settings.mode, settings.buffer
     source = offset + e  # where the tokens before each place begin
     limit = tl.minimum(recent - source, buffer)
     shared = tl.minimum(recent, buffer)
@@ -144,14 +161,14 @@ def find_matches(at, token, e, offset, mode, candidate, buffer, recent, BUFFER_B
 
 @triton.jit
 def grow(at, source, limit, shared, alive, match, k, STEPS: tl.constexpr):
-    """Compare `STEPS` more tokens of each match that is still alive, from the `k`-th on.
+    """Compare `STEPS` more tokens of each match that still grows, from the `k`-th on.
 
-    All loads come first, so that they are in flight together.
+    All loads come first, so that the device does them at the same time.
     """
     here = ()
     want = ()
     for u in tl.static_range(STEPS):
-        here = here + (tokens_behind(at, source, k, u, k + u < limit),)
+        here = here + (tokens_before(at, source, k, u, k + u < limit),)
         want = want + (tokens_at(at, k + u, k + u < shared),)
     for u in tl.static_range(STEPS):
         alive = alive & (k + u < limit) & (here[u] == want[u])
@@ -161,7 +178,7 @@ def grow(at, source, limit, shared, alive, match, k, STEPS: tl.constexpr):
 
 @triton.jit
 def match_at(at, source, buffer, recent, BUFFER_BLOCK: tl.constexpr):
-    """The match of one place."""
+    """Return the match of one place."""
     k = tl.arange(0, BUFFER_BLOCK)
     inside = (k < buffer) & (source + k < recent)
     equal = inside & (tokens_at(at, k, inside) == tokens_at(at, source + k, inside))
@@ -169,30 +186,31 @@ def match_at(at, source, buffer, recent, BUFFER_BLOCK: tl.constexpr):
 
 
 @triton.jit
-def with_match_before(best, at, offset, mode, buffer, recent, BUFFER_BLOCK: tl.constexpr):
-    """The best rank, the match before the buffer included: it has no candidate, but counts."""
-    if (mode == BEFORE_BUFFER) & (best < buffer * NEARNESS):
-        best = tl.maximum(best, match_at(at, offset, buffer, recent, BUFFER_BLOCK) * NEARNESS)
+def with_match_before(best, at, settings, offset, recent, BUFFER_BLOCK: tl.constexpr):
+    """Return the best rank with the match just before the buffer, which has no candidate but counts for the longest."""
+    if (settings.mode == BEFORE_BUFFER) & (best < settings.buffer * NEARNESS):
+        best = tl.maximum(best, match_at(at, offset, settings.buffer, recent, BUFFER_BLOCK) * NEARNESS)
     return best
 
 
 @triton.jit
 def rank(match, e, valid):
-    """One number that orders places by the length of their match, then by nearness; invalid extensions come last."""
+    """Return a number that orders places by the length of their match, then by nearness; invalid extensions come last."""
     return match * NEARNESS + tl.where(valid, NEARNESS - 1 - e, 0)
 
 
 @triton.jit
-def codelength_bits(at, token, candidate, mode, offset, e, match, best, min_match, literal):
-    """Bits relative to a literal for the token at distance `e`; 0 where it has none, or none of its own.
+def codelength_bits(at, settings, e, offset, candidate, token, match, best, literal):
+    """Return the bits relative to a literal for the token at distance `e`; 0 if it has none, or a nearer place has them.
 
-    `best` is the highest rank of all places: it holds the longest match and the nearest place that extends it.
+    `best` is the highest rank of all places. It contains the longest match and the nearest place that extends it.
 
-    In a loop most places only say again what a nearer one says, and each of them would cost an atomic minimum on one
-    address. Two kinds are left out: extensions by the token of the nearest extension, and places with the same token
-    one lag of the longest match nearer. (SGLang's value falls with the length of the match, so there the place itself
-    must have none.)
+    In a loop, most places repeat the value of a nearer one, and each would cost an atomic minimum on one address. Two
+    kinds of places are left out: extensions with the token of the nearest extension, and places whose token occurs one
+    lag of the longest match nearer. (SGLang's value falls with the length of the match, so there only places without a
+    match are left out.)
     """
+    mode, min_match = settings.mode, settings.min_match
     longest = best // NEARNESS
     nearness = best % NEARNESS
     nearest = NEARNESS - 1 - nearness
@@ -225,22 +243,16 @@ def codelength_bits(at, token, candidate, mode, offset, e, match, best, min_matc
 
 
 @triton.jit
-def candidate_bits(
-    at, settings, e, offset, recent, candidate, token, literal,
-    BUFFER_BLOCK: tl.constexpr, FIRST: tl.constexpr, UNROLL: tl.constexpr,
-):  # fmt: skip
-    """The bits of every candidate."""
-    mode, window, buffer, min_match, loop_window, strength, escalation = settings
-    match, best = find_matches(
-        at, token, e, offset, mode, candidate, buffer, recent, BUFFER_BLOCK, FIRST, UNROLL
-    )  # fmt: skip
-    best = with_match_before(best, at, offset, mode, buffer, recent, BUFFER_BLOCK)
-    return codelength_bits(at, token, candidate, mode, offset, e, match, best, min_match, literal)
+def candidate_bits(at, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK: tl.constexpr):
+    """Return the bits of every candidate."""
+    match, best = find_matches(at, settings, e, offset, recent, candidate, token, BUFFER_BLOCK)
+    best = with_match_before(best, at, settings, offset, recent, BUFFER_BLOCK)
+    return codelength_bits(at, settings, e, offset, candidate, token, match, best, literal)
 
 
 @triton.jit
 def run_length(at, period, n, BLOCK: tl.constexpr):
-    """How many of the newest tokens equal the token `period` before them."""
+    """Return how many of the newest tokens equal the token `period` before them."""
     run = 0
     going = True
     while going:
@@ -255,7 +267,7 @@ def run_length(at, period, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def sift(at, p, valid, alive, n):
-    """Drop periods that do not repeat the newest tokens, or samples of the two further copies."""
+    """Drop periods that do not repeat the newest tokens, or not all samples of the two copies before."""
     for k in range(1, 16):
         equal = tokens_at(at, p + k, valid & (p + k < n)) == tokens_at(at, k, k < n)
         alive = alive & (equal | (k >= 2 * p))
@@ -268,10 +280,10 @@ def sift(at, p, valid, alive, n):
 
 @triton.jit
 def find_loop(at, n, BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr):
-    """Period and run of the loop with the most copies at the end, 0 and 0 if there is none: `loops.trailing_loop`.
+    """Return the period and run of the loop with the most copies at the end, or 0 and 0, as `loops.trailing_loop` does.
 
     Periods that repeat the newest two tokens are measured one by one, in ascending order. A run that counts rules out
-    every period up to its own length; one that does not count has the others sifted before the next is measured.
+    every period up to its own length. After the first run that does not count, the other periods are sifted.
     """
     best_period = 0
     best_run = 0
@@ -303,33 +315,32 @@ def find_loop(at, n, BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr):
 
 @triton.jit
 def further_bits(period, run, escalation, literal):
-    """What escalation adds to the token that goes on with a loop, in bits."""
+    """Return the bits that escalation adds to the token that would continue a loop."""
     return escalation * (literal + 1) * (run.to(tl.float32) / period.to(tl.float32) - 1)
 
 
 @triton.jit
-def loop_at_end(at, n, settings, e, token, literal, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr):
-    """The token that goes on with the loop at the end, once per place, and the further bits for it; -1 and 0 if none."""
-    mode, window, buffer, min_match, loop_window, strength, escalation = settings
+def loop_at_end(at, settings, e, n, token, literal, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr):
+    """Return the token that would continue the loop at the end, once per place, and its further bits; -1 and 0 if none."""
     loop_token = tl.zeros_like(token) - 1
     further = tl.full([], 0.0, tl.float32)
-    period, run = find_loop(at, tl.minimum(n, loop_window), LOOP_BLOCK, RUN_BLOCK)
+    period, run = find_loop(at, tl.minimum(n, settings.loop_window), LOOP_BLOCK, RUN_BLOCK)
     if period > 0:
-        further = further_bits(period, run, escalation, literal)
+        further = further_bits(period, run, settings.escalation, literal)
         loop_token = tokens_at(at, e * 0 + period - 1, e > 0)
     return loop_token, further
 
 
-# ---------------------------------------------------------------- writing it down
+# ---------------------------------------------------------------- lowering logits
 
 
 @triton.jit
 def may_write(token, keep, vocab_size, line, exempt_ids, EXEMPT_STEPS: tl.constexpr):
-    """Which tokens may be adjusted: inside the vocabulary and not among the row's ascending exempt ids."""
+    """Return which tokens may be adjusted: those inside the vocabulary that are not among the row's exempt ids."""
     keep = keep & (token >= 0) & (token < vocab_size)
     if EXEMPT_STEPS > 0:
-        end = tl.load(line + 6)  # packing.EXEMPT_END
-        low = tl.zeros_like(token).to(tl.int32) + tl.load(line + 5)  # packing.EXEMPT_BEGIN
+        end = tl.load(line + EXEMPT_END)
+        low = tl.zeros_like(token).to(tl.int32) + tl.load(line + EXEMPT_BEGIN)
         high = tl.zeros_like(token).to(tl.int32) + end
         for _ in tl.static_range(EXEMPT_STEPS):
             open_ = low < high
@@ -343,17 +354,17 @@ def may_write(token, keep, vocab_size, line, exempt_ids, EXEMPT_STEPS: tl.conste
 
 @triton.jit
 def await_kernel_before():
-    """Until here, the kernel may have run before the one ahead of it on its stream was through; see `may_start_early`."""
+    """Wait for the kernel before this one on the stream, where this one has started early; see `may_start_early`."""
     tl.inline_asm_elementwise("griddepcontrol.wait; // $0", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit
 def lower_logits(cell, original, change, keep, LOWEST: tl.constexpr):
-    """`cell = min(cell, original + change)` atomically; a finite logit stays finite, others stay as they are."""
+    """Set `cell = min(cell, original + change)` atomically. A finite logit stays finite, others stay as they are."""
     kind: tl.constexpr = cell.dtype.element_ty
     wide: tl.constexpr = tl.float64 if kind == tl.float64 else tl.float32
     value = original.to(wide)
-    new = tl.maximum(value + change, LOWEST) + 0.0  # + 0.0: no negative zero, whose bits would not compare
+    new = tl.maximum(value + change, LOWEST) + 0.0  # + 0.0 removes a negative zero: its bits would not compare
     keep = keep & (tl.abs(value) < float("inf")) & (new < value)
     if kind.primitive_bitwidth >= 32:
         tl.atomic_min(cell, new.to(kind), mask=keep, sem="relaxed")
