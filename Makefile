@@ -19,14 +19,14 @@ CLI_PAGE := sed -e '1s/.*/\# The command line/' -e '/^\*\*Commands/,/^\#\# /{/^\
 help:             ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
-# torch first: any other order lets pip take a build with gigabytes of CUDA packages.
+# pip first: an older one cannot read the list of packages, which is the group `dev` in pyproject.toml. Then torch: in any
+# other order pip takes a build with gigabytes of CUDA packages.
+pinned = $(1)==$$(sed -n 's/^$(1)==//p' requirements/main.txt)
 $(STAMP): pyproject.toml requirements/main.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' requirements/main.txt)"
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements/main.txt \
-		build constriction hatchling hypothesis import-linter inspect-ai inspect-evals llguidance matplotlib \
-		mkdocstrings-python mypy numba openai playwright pre-commit prometheus-client pyarrow pydivsufsort pytest pytest-xdist \
-		'ray[data]' ruff scipy 'transformers[serving]' triton zensical --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(call pinned,pip)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(call pinned,torch)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements/main.txt --group dev --editable .
 	touch $@
 
 demo: $(STAMP)    ## the penalty at work on a small language model
