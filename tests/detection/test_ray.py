@@ -16,9 +16,7 @@ FINE = "A text that says one thing after another and then ends."
 COMPARE = """
 import json, sys
 import ray
-from lz_penalty.detection._ray_scan import scan_ray
-from lz_penalty.detection._records import Reading
-from lz_penalty.detection.scan import Scan, scan
+from lz_penalty.detection.scan import Reading, Scan, scan, scan_ray
 from lz_penalty.detection._verdict import CRITERIA
 
 files = json.loads(sys.argv[1])

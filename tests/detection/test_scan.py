@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from lz_penalty.detection import _parquet_headers as parquet_headers
 from lz_penalty.detection import _parquet_rows as parquet_rows
-from lz_penalty.detection._records import Problem, Reading, Record, Span, decode, read
+from lz_penalty.detection._records import Record, Span, decode, read
 from lz_penalty.detection._substrings import paper20
-from lz_penalty.detection._verdict import CRITERIA, Limits
-from lz_penalty.detection.scan import Document, Scan, scan
+from lz_penalty.detection._verdict import CRITERIA
+from lz_penalty.detection.scan import Document, Limits, Problem, Reading, Scan, scan
 from tests.support.documents import BROKEN, COMPRESS, FINE, LOOP, fill, lines, write_broken
 
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lz_penalty._checks import choice, integer, real
 from lz_penalty.detection._records import Problem, Reading, Record, decode, read
@@ -16,12 +16,35 @@ from lz_penalty.detection._verdict import CRITERIA, Limits, Verdict, dual
 from lz_penalty.detection.judge import Judge, Judgement
 from lz_penalty.errors import LZPenaltyError
 
-__all__ = ["Document", "Scan", "Summary", "examine", "judged", "scan"]
+if TYPE_CHECKING:
+    from lz_penalty.detection._ray_scan import scan_ray
+
+__all__ = [
+    "Document",
+    "Limits",
+    "Problem",
+    "Reading",
+    "Scan",
+    "Summary",
+    "examine",
+    "judged",
+    "scan",
+    "scan_ray",
+]
 
 BATCH_BYTES = 2**20  # handed to another process at once
 LONGEST_UNIT = 200  # characters of a unit in results
 JUDGE_CHARACTERS = 16 * 2**20  # of texts that wait for the judge
 JUDGE_WAITING = 4_096  # documents that wait behind them
+
+
+def __getattr__(name: str) -> Any:
+    """Import `scan_ray` when it is first used, because its module imports this one."""
+    if name != "scan_ray":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from lz_penalty.detection._ray_scan import scan_ray
+
+    return scan_ray
 
 
 @dataclass(frozen=True)
