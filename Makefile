@@ -9,8 +9,6 @@ MLX    := .venv-mlx
 LLAMA  := .venv-llama-cpp
 # Engines and their dependencies warn, so warnings are no errors in their tests.
 ENGINE_TESTS := -m pytest --override-ini filterwarnings= --override-ini 'addopts=--strict-markers -q -p no:cacheprovider'
-# The help of all commands as a page, without its list of their first words; brackets would be links.
-CLI_PAGE := sed -e '1s/.*/\# The command line/' -e '/^\*\*Commands/,/^\#\# /{/^\#\# /!d}' -e '/^\* /s/\([^t]\)\[/\1\\[/g' -e '$${/^$$/d}'
 
 .DEFAULT_GOAL := help
 .PHONY: help demo docs dist report test test-vllm test-sglang test-llama-cpp test-mlx test-page matrix soak-vllm \
@@ -36,9 +34,7 @@ report: $(STAMP)  ## figures, tables and pages of the committed small study, fro
 	$(BIN)/lz-penalty report research/studies/small --from-tables
 
 docs: $(STAMP)    ## the documentation site, into site/
-	mkdir -p build
-	$(BIN)/typer lz_penalty.cli utils docs --name lz-penalty --output build/cli.md
-	$(CLI_PAGE) build/cli.md > docs/cli.md
+	$(BIN)/python -m docs.tools.site_source
 	$(BIN)/zensical build --strict --clean
 
 dist: $(STAMP)    ## wheel and sdist, checked, and the wheel tried in an empty environment

@@ -1,14 +1,12 @@
-"""The published explorer, docs/explorer.html, from recorded runs of the bundled model.
+"""The explorer of the documentation site, with recorded runs of the bundled model.
 
-`python -m benchmarks.explorer` puts it together, `--record` makes the runs again first (a minute), `--check` says whether
-the page is what the sources give.
+`python -m benchmarks.explorer` writes build/explorer.html; `--record` makes the runs again first, which takes a minute.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from lz_penalty.explain._recording import checked_recording
 ROOT = Path(__file__).resolve().parent.parent
 
 RUNS = ROOT / "benchmarks" / "results" / "recorded_runs.json"
-PAGE = ROOT / "docs" / "explorer.html"
+PAGE = ROOT / "build" / "explorer.html"
 PENALTIES = ["none", "repetition:1.2", "frequency:0.3", "dry:0.8", "paper", "guarded", "failsafe"]
 NEW_TOKENS = 128
 TOP = 10
@@ -95,6 +93,7 @@ def recordings() -> list[dict[str, Any]]:
 
 
 def built() -> str:
+    """Return the page."""
     stored = [checked_recording(one, RUNS.name) for one in json.loads(RUNS.read_text(encoding="utf-8"))]
     return page(
         config=LZPenaltyConfig.guarded(),
@@ -108,15 +107,11 @@ def built() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--record", action="store_true", help="make the runs again first")
-    parser.add_argument("--check", action="store_true", help="only say whether the page is current")
     arguments = parser.parse_args()
     if arguments.record:
         made = [json.dumps(one, separators=(",", ":")) for one in recordings()]
         RUNS.write_text("[" + ",\n".join(made) + "]\n", encoding="utf-8")
-    if arguments.check:
-        if PAGE.read_text(encoding="utf-8") != built():
-            sys.exit("docs/explorer.html is not current: run python -m benchmarks.explorer")
-        return
+    PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(built(), encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""For the documentation site: doctests of docstrings are shown as code, wherever in a docstring they stand."""
+"""Show the doctests of docstrings as code blocks in the documentation site."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DOCTEST = re.compile(r"^( *)>>> .*(?:\n(?! *$).*)*", re.MULTILINE)
 
 
 def fenced(docstring: str) -> str:
-    r"""The docstring with each doctest, from its prompt to the next empty line, in a fence.
+    r"""Return the docstring with a fence around each doctest. A doctest ends at the next empty line.
 
     >>> fenced("Adds.\n\n>>> 1 + 1\n2\n\nMore.")
     'Adds.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nMore.'
@@ -20,9 +20,9 @@ def fenced(docstring: str) -> str:
 
 
 class Doctests(griffe.Extension):
-    """Griffe calls it for every object that the site shows."""
+    """An extension that Griffe calls for every object that the site shows."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Rewrite its docstring."""
+        """Rewrite the docstring of the object."""
         if obj.docstring:
             obj.docstring.value = fenced(obj.docstring.value)

@@ -128,7 +128,7 @@ COMMANDS = {
     "explain": ("explain", "a b a b", "--html", "{folder}/out"),
     "cost": ("cost", "none", "--passages", "1", "--tasks", "1", "--out", "{folder}/out"),
     "duality": ("duality", "--passages", "1", "--characters", "50", "--penalty", "paper", "--out", "{folder}/out"),
-    "report": ("report", "studies/small", "--from-tables", "--out", "{folder}/out"),
+    "report": ("report", "research/studies/small", "--from-tables", "--out", "{folder}/out"),
 }
 
 

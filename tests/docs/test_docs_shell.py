@@ -82,7 +82,7 @@ def check_ours(arguments: list[str], folder) -> None:
 
 def check_python(arguments: list[str]) -> None:
     if arguments[0] == "-m":
-        if arguments[1].split(".")[0] in ("lz_penalty", "labelled"):
+        if arguments[1].split(".")[0] in ("lz_penalty", "benchmarks", "research"):
             assert find_spec(arguments[1])
     elif arguments[0] == "-c":
         check_names(arguments[1])
@@ -158,7 +158,7 @@ def test_what_the_prose_names_exists(page):
             assert found[1] in TARGETS, code
         elif found := re.match(r"lz-penalty ([a-z-]+)", code):
             assert found[1] in COMMANDS.commands, code
-        elif re.fullmatch(r"(tests\w*|benchmarks|docs|examples|labelled|training|src)/[\w/.*-]+", code):
+        elif re.fullmatch(r"(tests|benchmarks|docs|examples|research|requirements|src)/[\w/.*-]+", code):
             assert list(ROOT.glob(code.rstrip("/"))), code
     for target in re.findall(r"\]\(([^)#\s]+)", text):
         assert "://" in target or (page.parent / target).exists(), target

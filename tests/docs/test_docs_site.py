@@ -10,9 +10,12 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+import typer.main
 
 import lz_penalty
+from docs.tools import site_source
 from lz_penalty import reference
+from lz_penalty.cli import app
 from tests.support import ROOT
 
 pytest.importorskip("zensical")
@@ -40,6 +43,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site():
+    site_source.main()
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -77,15 +81,33 @@ def test_nothing_is_fetched_from_elsewhere(site):
 
 def test_every_page_is_in_the_navigation(site):
     config = (ROOT / "zensical.toml").read_text(encoding="utf-8")
-    pages = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
-    assert [page for page in pages if f'"{page}"' not in config] == []
+    pages = {str(path.relative_to(site_source.OUT)) for path in site_source.OUT.rglob("*.md")}
+    assert pages | {"explorer.html"} == set(re.findall(r'" = "([^"]+)"', config))
 
 
-def test_the_page_of_commands_is_current():
-    command = [sys.executable, "-m", "typer", "lz_penalty.cli", "utils", "docs", "--name", "lz-penalty"]
-    fresh = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8").replace("\\[", "[")
-    assert page.split("\n## ")[1:] == (fresh.rstrip() + "\n").split("\n## ")[1:], "run `make docs`"
+def test_the_site_holds_no_tools(site):
+    assert not list((ROOT / "site").rglob("*.py"))
+
+
+def test_the_page_of_commands_names_every_command_and_option():
+    sections = site_source.command_page().split("\n## `lz-penalty ")[1:]
+    commands = typer.main.get_command(app).commands
+    assert [section.split("`")[0] for section in sections] == list(commands)
+    for command, section in zip(commands.values(), sections):
+        assert [
+            name for option in command.params for name in option.opts if name[0] == "-" and name not in section
+        ] == []
+    assert "lz-penalty[duality]" in site_source.command_page()
+
+
+def test_links_to_files_outside_docs_lead_to_their_copies():
+    places = {ROOT / "docs/a.md": Path("a.md"), ROOT / "research/x/README.md": Path("x/index.md")}
+    page = "[x](../research/x/README.md#part) [y](https://a.b/c) [z](#here)"
+    assert site_source.with_site_links(page, ROOT / "docs/a.md", places) == page.replace(
+        "../research/x/README.md", "x/index.md"
+    )
+    back = site_source.with_site_links("[a](../../docs/a.md)", ROOT / "research/x/README.md", places)
+    assert back == "[a](../a.md)"
 
 
 def test_the_numbers_of_the_diagram_are_the_reference_s():

@@ -6,10 +6,10 @@ import shutil
 import pytest
 from playwright.sync_api import sync_playwright
 
+from benchmarks.explorer import RUNS, built
 from lz_penalty import LZPenaltyConfig
 from lz_penalty.explain._page import page as explorer
 from tests.page.opened import Opened
-from tests.support import ROOT
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
@@ -41,7 +41,15 @@ def open_page(browser, tmp_path):
         one.close()
 
 
+@pytest.fixture(scope="session")
+def published(tmp_path_factory):
+    """The explorer of the documentation site."""
+    file = tmp_path_factory.mktemp("site") / "explorer.html"
+    file.write_text(built(), encoding="utf-8")
+    return file
+
+
 @pytest.fixture
 def recordings():
-    """The published ones."""
-    return json.loads((ROOT / "benchmarks" / "results" / "recorded_runs.json").read_text(encoding="utf-8"))
+    """The recorded runs of the published page."""
+    return json.loads(RUNS.read_text(encoding="utf-8"))

@@ -4,8 +4,6 @@ import re
 
 import pytest
 
-from tests.support import ROOT
-
 NAMELESS = """() => [...document.querySelectorAll('button, input, select, textarea')].filter(one =>
   !(one.labels?.length || one.getAttribute('aria-label') || one.textContent.trim())).map(one => one.outerHTML)"""
 
@@ -58,8 +56,8 @@ def test_the_formula():
 
 
 @pytest.fixture(params=["light", "dark"])
-def page(open_page, request):
-    return open_page({"color_scheme": request.param, "reduced_motion": "reduce"}, file=ROOT / "docs" / "explorer.html")
+def page(open_page, published, request):
+    return open_page({"color_scheme": request.param, "reduced_motion": "reduce"}, file=published)
 
 
 def test_everything_has_a_name(page):

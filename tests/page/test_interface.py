@@ -8,7 +8,6 @@ from playwright.sync_api import expect
 from lz_penalty import LZPenaltyConfig
 from lz_penalty.explain import explain
 from tests.page.opened import SCREENSHOTS
-from tests.support import ROOT
 
 LOOP = "the cat sat on the mat and " * 4
 
@@ -185,8 +184,8 @@ def test_exempt_tokens_stay_exempt(open_page, tokenizer):
 # ---------------------------------------------------------------- recorded runs
 
 
-def test_runs_are_compared_and_chosen(open_page, recordings):
-    page = open_page(file=ROOT / "docs" / "explorer.html")
+def test_runs_are_compared_and_chosen(open_page, published, recordings):
+    page = open_page(file=published)
     runs = [run["penalty"] for run in recordings[0]["runs"]]
     assert [text.strip() for text in page.locator("#rows .name").all_inner_texts()] == runs
     summaries = dict(zip(runs, page.locator("#rows .summary").all_inner_texts(), strict=True))
@@ -209,8 +208,8 @@ def test_runs_are_compared_and_chosen(open_page, recordings):
     assert 0 < position(page) < prompt + 128
 
 
-def test_loops_are_found_once_and_the_focus_stays(open_page):
-    page = open_page(file=ROOT / "docs" / "explorer.html")
+def test_loops_are_found_once_and_the_focus_stays(open_page, published):
+    page = open_page(file=published)
     loops = "lzPenalty.app.source.runs.map(run => run.loops.found)"
     page.evaluate(f"window.before = {loops}")
     slide(page, "window_size", 100)
@@ -230,9 +229,9 @@ def test_strength_0_lowers_nothing(open_page):
     expect(page.locator("#others")).to_contain_text("0 tokens would be lowered. All tokens but")
 
 
-def test_a_recorded_penalty_takes_the_token_that_the_page_puts_first(open_page, recordings):
+def test_a_recorded_penalty_takes_the_token_that_the_page_puts_first(open_page, published, recordings):
     """The page's logits after the penalty give the run that transformers wrote, step for step."""
-    page = open_page(file=ROOT / "docs" / "explorer.html")
+    page = open_page(file=published)
     checked = 0
     for recording in recordings:
         lz = [run for run in recording["runs"] if run["config"]]
@@ -262,7 +261,7 @@ def exempt(recording):
     return {"exempt_token_ids": recording["special"]}
 
 
-def test_probabilities_before_and_after(open_page):
+def test_probabilities_before_and_after(open_page, published):
     page = open_page(text="")
     got = page.evaluate(
         "lzPenalty.distributions([5, 6], [Math.log(6), Math.log(3)], Math.log(10), new Map([[5, Math.log(0.5)]]), 6)"
@@ -271,7 +270,7 @@ def test_probabilities_before_and_after(open_page):
     assert [row["after"] for row in got["rows"]] == pytest.approx([3 / 7, 3 / 7])
     assert [row["chosen"] for row in got["rows"]] == [False, True]
     assert got["rest"] == pytest.approx({"before": 0.1, "after": 1 / 7})
-    recorded = open_page(file=ROOT / "docs" / "explorer.html")
+    recorded = open_page(file=published)
     shares = recorded.locator("#probabilities tbody tr td:last-child").all_inner_texts()
     assert 90 < sum(float(re.sub("[^0-9.]", "", share)) for share in shares) <= 101
     slide(recorded, "position", 0)
@@ -289,8 +288,8 @@ SCREENS = {
 
 
 @pytest.mark.parametrize("name", SCREENS)
-def test_screens(open_page, name):
-    page = open_page(SCREENS[name], file=ROOT / "docs" / "explorer.html")
+def test_screens(open_page, published, name):
+    page = open_page(SCREENS[name], file=published)
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=SCREENSHOTS / f"explorer-recorded-{name}.png", full_page=True)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

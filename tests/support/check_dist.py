@@ -27,7 +27,12 @@ def check_wheel(wheel: Path, from_tree: Path) -> None:
     files = contents(wheel)
     assert wheel.stat().st_size < MAX_BYTES, f"{wheel.name} has {wheel.stat().st_size:,} bytes"
     assert files == contents(from_tree), set(files.items()) ^ set(contents(from_tree).items())
-    for name in ("py.typed", "native/lz_penalty.h", "study/sweeps/paper.toml", "bundled_model/model/model.safetensors"):
+    for name in (
+        "py.typed",
+        "native/lz_penalty.h",
+        "evaluation/study/sweeps/paper.toml",
+        "bundled_model/model/model.safetensors",
+    ):
         assert f"lz_penalty/{name}" in files, name
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in files if name.endswith(".dist-info/METADATA"))
