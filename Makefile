@@ -1,4 +1,4 @@
-# Everything installs into .venv; each target does its own set-up.
+# Each target sets up what it needs. The main environment is .venv; each engine with other pins has its own.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -7,7 +7,7 @@ VLLM   := .venv-vllm
 SGLANG := .venv-sglang
 MLX    := .venv-mlx
 LLAMA  := .venv-llama-cpp
-# Engines and their dependencies warn, so warnings are no errors in their tests.
+# Warnings are errors in our tests, but not in those of engines, which raise many of their own.
 ENGINE_TESTS := -m pytest --override-ini filterwarnings= --override-ini 'addopts=--strict-markers -q -p no:cacheprovider'
 
 .DEFAULT_GOAL := help
@@ -46,14 +46,14 @@ dist: $(STAMP)    ## wheel and sdist, checked, and the wheel tried in an empty e
 test: $(STAMP)    ## all tests, on every backend that runs here
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
-# Playwright drives a Chromium of the system's; it brings none along.
+# Playwright drives the Chromium of the system.
 test-page: $(STAMP)  ## the explorer page in a real browser
 	@command -v chromium || command -v chromium-browser || command -v google-chrome \
 		|| { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && apt-get update && apt-get install -y chromium; } \
 		|| { echo "make test-page needs Chromium or Chrome on the PATH, for example: apt-get install chromium" >&2; exit 1; }
 	$(BIN)/python -m pytest tests/page
 
-# vLLM has its own: it pins other versions than we do. The three that go know another torch, and are not needed for text.
+# The three packages that are removed were built for another torch, and models of text do not need them.
 $(VLLM)/.installed: pyproject.toml requirements/vllm.txt
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' requirements/vllm.txt)"
@@ -67,8 +67,8 @@ test-vllm: $(VLLM)/.installed  ## the vLLM plug-in in real engines and servers o
 soak-vllm: $(VLLM)/.installed  ## thousands of requests against one vLLM server
 	$(VLLM)/bin/python -m tests.engines.vllm.soak --out benchmarks/results/soak_vllm.json
 
-# SGLang names a CUDA build of torch and gigabytes with it: so it comes without its dependencies, and what a CPU needs of
-# them is all that requirements/sglang.txt lists.
+# SGLang requires a CUDA build of torch, which is gigabytes. So pip installs no dependencies here, and
+# requirements/sglang.txt lists all that SGLang needs on a CPU.
 $(SGLANG)/.installed: pyproject.toml requirements/sglang.txt
 	$(PYTHON) -m venv $(SGLANG)
 	$(SGLANG)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement requirements/sglang.txt
@@ -80,7 +80,7 @@ test-sglang: $(SGLANG)/.installed  ## the SGLang plug-in in real engines and ser
 	PYTHONPATH=$(CURDIR)/tests/engines/sglang/sglang_on_cpu $(SGLANG)/bin/python $(ENGINE_TESTS) --numprocesses 2 \
 		--dist loadfile -rP tests/engines/sglang
 
-# torch is for the reference loop only.
+# Only the reference loop of the tests uses torch.
 $(MLX)/.installed: pyproject.toml requirements/mlx.txt
 	$(PYTHON) -m venv $(MLX)
 	$(MLX)/bin/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' requirements/mlx.txt)"
@@ -91,7 +91,7 @@ $(MLX)/.installed: pyproject.toml requirements/mlx.txt
 test-mlx: $(MLX)/.installed  ## the MLX processor in mlx-lm on the CPU
 	$(MLX)/bin/python $(ENGINE_TESTS) tests/engines/mlx
 
-# llama-cpp-python is compiled from source, which takes minutes; no part of it that reads images.
+# llama-cpp-python is compiled from source, which takes minutes. The part that reads images is left out.
 $(LLAMA)/.installed: pyproject.toml requirements/llama-cpp.txt
 	$(PYTHON) -m venv $(LLAMA)
 	$(LLAMA)/bin/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' requirements/llama-cpp.txt)"
@@ -105,7 +105,7 @@ test-llama-cpp: $(LLAMA)/.installed  ## the llama.cpp processor, sampler and ser
 bench-llama-cpp: $(LLAMA)/.installed  ## what the penalty costs in llama.cpp
 	$(LLAMA)/bin/python -m benchmarks.llama_cpp_engine --out benchmarks/results/llama_cpp.json
 
-# vLLM and SGLang where `make test-vllm` and `make test-sglang` have been here.
+# Includes vLLM and SGLang if `make test-vllm` and `make test-sglang` have installed them.
 matrix: $(STAMP) $(MLX)/.installed $(LLAMA)/.installed  ## the same prompts through every engine: are the tokens the same?
 	$(BIN)/python -m benchmarks.matrix --out benchmarks/results/matrix.json
 
