@@ -1,1 +1,1 @@
-"""A labelled set of texts, legitimate repetition and loops, that the rates of docs/detection.md are measured on."""
+"""A labelled set of loops and legitimate repetition. The rates in docs/detection.md are measured on it."""

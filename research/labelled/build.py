@@ -1,11 +1,11 @@
-"""Build the labelled set: `python -m labelled.build` writes documents.jsonl.xz, or `--check` that it is current.
+"""Build the labelled set: `python -m research.labelled.build` writes documents.jsonl.xz; `--check` only compares.
 
-Every line is a document:
+Each line of the file is a document with these fields:
 
-    id, category, group   what it is; a group holds related categories
+    id, category, group   what the text is; a group contains related categories
     label                 "loop", "legitimate", "asked for" (repetition that somebody wanted) or "borderline"
     kind                  of loops: "tandem", "drift", "counter", "edited" or "left" (the text goes on after the loop)
-    onset                 the character at which the loop begins, where known
+    onset                 the character at which the loop begins, if known
     provenance            where the text comes from
     text
 """
@@ -16,8 +16,9 @@ import json
 import lzma
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from research.labelled import loops, program_text, prose, structured
@@ -27,7 +28,7 @@ DOCUMENTS = HERE / "documents.jsonl.xz"
 
 
 def main() -> None:
-    """Write the file, or compare it."""
+    """Write the file, or compare it with the generators."""
     fresh = "".join(json.dumps(document, ensure_ascii=False) + "\n" for document in documents())
     if "--check" in sys.argv:
         with lzma.open(DOCUMENTS, "rt", encoding="utf-8") as file:
@@ -38,19 +39,23 @@ def main() -> None:
 
 
 def read() -> list[dict[str, Any]]:
-    """The documents as they are kept."""
+    """Return the documents of the committed file."""
     with lzma.open(DOCUMENTS, "rt", encoding="utf-8") as file:
         return [json.loads(line) for line in file]
 
 
 def documents() -> Iterator[dict[str, Any]]:
-    """All documents, in order."""
+    """Generate all documents, in the order of the file."""
     yield from generated()
     yield from _model_outputs()
 
 
 def generated(first: int = 0) -> Iterator[dict[str, Any]]:
-    """The documents that generators write, each category's from this number on: 0 is the set, others are fresh."""
+    """Generate the documents that are made from seeds.
+
+    Args:
+        first: the first seed of each category. 0 gives the labelled set; other values give new texts.
+    """
     for module, table, label in (
         (structured, structured.CATEGORIES, "legitimate"),
         (program_text, program_text.CATEGORIES, "legitimate"),
@@ -60,17 +65,17 @@ def generated(first: int = 0) -> Iterator[dict[str, Any]]:
         for category, (group, write, count) in table.items():
             for number in range(first, first + count):
                 text = write(_rng(category, number))
-                source = f"generated: {module.__name__}.{write.__name__}"
+                source = _source(module, write)
                 yield _document(category, number, group, label, None, None, source, text)
     for category, (kind, make, count) in loops.CATEGORIES.items():
         for number in range(first, first + count):
             text, onset = make(_rng(f"loop {category}", number))
-            source = f"generated: {loops.__name__}.{make.__name__}"
+            source = _source(loops, make)
             yield _document(f"{category} loop", number, "made loops", "loop", kind, onset, source, text)
 
 
 def _model_outputs() -> Iterator[dict[str, Any]]:
-    """What the bundled model wrote, with labels given by reading it."""
+    """Generate the outputs of the bundled model, with the labels that a person gave them."""
     labels = json.loads((HERE / "labels.json").read_text(encoding="utf-8"))
     with lzma.open(HERE / "model_outputs.jsonl.xz", "rt", encoding="utf-8") as file:
         for line in file:
@@ -83,6 +88,11 @@ def _model_outputs() -> Iterator[dict[str, Any]]:
                 "id": row["id"], "category": category, "group": group, "label": given["label"],
                 "kind": given.get("kind"), "onset": given.get("onset"), "provenance": source, "text": row["text"],
             }  # fmt: skip
+
+
+def _source(module: ModuleType, function: Callable[..., Any]) -> str:
+    """Return the provenance of a generated text. The module is named as it was when the set was made."""
+    return f"generated: {module.__name__.removeprefix('research.')}.{function.__name__}"
 
 
 def _rng(category: str, number: int) -> random.Random:

@@ -1,4 +1,4 @@
-"""Loops written by seeded generators: each returns the text and where the loop begins."""
+"""Seeded generators of loops. Each returns a text and the position at which its loop begins."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ EDITS = [
 
 
 def _sentences(rng: random.Random, least: int, most: int) -> str:
-    """A sentence of a passage with so many characters."""
+    """Return a sentence of a book passage, of `least` to `most` characters."""
     while True:
         text = rng.choice(bundled_model.passages()).replace("\n", " ")
         fitting = [s for s in re.findall(r"[A-Z][^.!?]*[.!?] ", text) if least <= len(s) <= most]
@@ -52,46 +52,46 @@ def _sentences(rng: random.Random, least: int, most: int) -> str:
 
 
 def _prefix(rng: random.Random, most: int = 1500) -> str:
-    """Ordinary prose before the loop, sometimes none."""
+    """Return ordinary prose to put before the loop; sometimes it is empty."""
     text = rng.choice(bundled_model.passages())
     begin = text.find(" ", rng.randrange(len(text) // 2)) + 1
     return text[begin : begin + rng.choice([0, 200, 600, most])].rsplit(" ", 1)[0] + " "
 
 
 def _cut(rng: random.Random, before: str, unit: str, copies: int) -> Made:
-    """Copies of a unit, the last one cut short between two words, as a limit on tokens does."""
+    """Append copies of a unit. The last copy is cut between two words, as a limit on tokens would cut it."""
     cuts = [0, *(i for i, character in enumerate(unit) if i and character == " " and unit[i - 1] not in " \n")]
     text = before + unit * copies + unit[: rng.choice(cuts)]
     return text.rstrip(" ") if unit.strip() else text, len(before)
 
 
 def sentence(rng: random.Random) -> Made:
-    """A sentence or two without end."""
+    """One or two sentences, repeated to the end."""
     unit = "".join(_sentences(rng, 20, 110) for _ in range(rng.randint(1, 2)))
     return _cut(rng, _prefix(rng), unit, rng.randint(5, 30))
 
 
 def phrase(rng: random.Random) -> Made:
-    """A few words without end."""
+    """A few words, repeated to the end."""
     words = _sentences(rng, 30, 100).rstrip(".!? ").lower().split()[: rng.randint(2, 5)]
     return _cut(rng, _prefix(rng), "and " + " ".join(words) + ", ", rng.randint(10, 60))
 
 
 def paragraph(rng: random.Random) -> Made:
-    """A whole paragraph, five to nine times."""
+    """A paragraph, repeated five to nine times."""
     unit = "".join(_sentences(rng, 60, 160) for _ in range(rng.randint(4, 7))) + "\n\n"
     return _cut(rng, _prefix(rng, 600), unit, rng.randint(5, 9))
 
 
 def one_token(rng: random.Random) -> Made:
-    """One word or character without end."""
+    """One word or character, repeated to the end."""
     unit = rng.choice([" the", "!", "\n", " ", "0", " very", "ha", "-", "\\n", " 0,", "\u200b", "哈", "…"])
     before = _prefix(rng)
     return before + unit * (16 * rng.randint(16, 56) // len(unit)), len(before)
 
 
 def code(rng: random.Random) -> Made:
-    """Code or markup that is never closed: one line over and over."""
+    """Code or markup that is never closed: one line is repeated."""
     head, unit = rng.choice([
         ("import numpy as np\n\ndef test():\n    x = np.zeros(3)\n", "    assert x is not None\n"),
         ('{"items": [', '{"name": "", "value": null}, '),
@@ -104,7 +104,7 @@ def code(rng: random.Random) -> Made:
 
 
 def drift(rng: random.Random) -> Made:
-    """A unit some 17 times, then a sibling as often, and so on."""
+    """A unit repeated 9 to 19 times, then a similar unit as often, and so on."""
     before = _prefix(rng, 600)
     units = rng.sample(siblings := rng.choice(SIBLINGS), len(siblings))[: rng.randint(4, 9)]
     glue = rng.choice([" ", ""]) if units[0][-1] == "!" else ""
@@ -113,26 +113,26 @@ def drift(rng: random.Random) -> Made:
 
 
 def counter(rng: random.Random) -> Made:
-    """Copies that differ by a counter alone."""
+    """Copies that differ only by a counter."""
     before, line, first = _prefix(rng, 600), rng.choice(COUNTERS), rng.randint(1, 40)
     text = "".join(line.format(i, i + 1, i - 1) for i in range(first, first + rng.randint(15, 60)))
     return before + text[: len(text) - rng.randrange(len(line))], len(before)
 
 
 def edited(rng: random.Random) -> Made:
-    """Copies in which one word changes, among a few."""
+    """Copies in which one word varies among a few words."""
     before, (line, words) = _prefix(rng, 600), rng.choice(EDITS)
     return before + "".join(line.format(rng.choice(words)) for _ in range(rng.randint(15, 40))), len(before)
 
 
 def recovered(rng: random.Random) -> Made:
-    """A loop that the model left again: ordinary prose follows."""
+    """A loop that is followed by ordinary prose."""
     text, onset = _cut(rng, _prefix(rng), _sentences(rng, 20, 110), rng.randint(6, 25))
     return text + "\n\n" + _prefix(rng, 900), onset
 
 
 def ended(rng: random.Random) -> Made:
-    """A loop that ends by itself in a few words of its own."""
+    """A loop that is followed by a few closing words."""
     text, onset = _cut(rng, _prefix(rng), _sentences(rng, 20, 110), rng.randint(8, 40))
     return text + rng.choice([" The end.", "\n\nAnswer: 42", "\n</think>\nYes.", "]}"]), onset
 

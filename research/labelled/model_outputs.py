@@ -1,7 +1,7 @@
-"""What the bundled model writes, greedily, under several penalties: `python -m labelled.model_outputs`.
+"""Write greedy outputs of the bundled model under several penalties: `python -m research.labelled.model_outputs`.
 
-Writes model_outputs.jsonl.xz next to this file, one line per output, for a person to read and label in labels.json.
-Greedy decoding is deterministic on one machine; another may round differently and diverge, so the outputs are kept.
+The outputs go to model_outputs.jsonl.xz, one per line. A person reads them and labels them in labels.json. The file is
+committed, because another machine may round differently and decode other texts.
 """
 
 from __future__ import annotations

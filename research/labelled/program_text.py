@@ -1,4 +1,4 @@
-"""Legitimate repetition in code, arithmetic and mathematics. Each writes one text, from a seed."""
+"""Seeded generators of legitimate repetition in code, arithmetic and mathematics. Each returns one text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WORDS = "open close read write seek flush lock unlock push pop send receive star
 
 
 def switch(rng: random.Random) -> str:
-    """A switch over codes: the cases count, and often do the same."""
+    """A switch statement whose cases count up; often they all have the same body."""
     same = rng.random() < 0.3
     lines = ["const char *name(int code) {", "    switch (code) {"]
     for code in range(rng.randint(8, 32)):
@@ -20,7 +20,7 @@ def switch(rng: random.Random) -> str:
 
 
 def matrix_initialiser(rng: random.Random) -> str:
-    """Arrays in source text: zeros, identity, kernels, masks of booleans."""
+    """Arrays in source code: zeros, identity, kernels, masks of booleans."""
     size, kind = rng.choice([4, 8, 12, 16, 24]), rng.randint(0, 3)
     cell: Callable[[int, int], str] = [
         lambda i, j: "0",
@@ -35,7 +35,7 @@ def matrix_initialiser(rng: random.Random) -> str:
 
 
 def unrolled(rng: random.Random) -> str:
-    """An unrolled loop: each line counts, in several places; in assembly, lines are the same."""
+    """An unrolled loop. Each line has an index in several places; in assembly all lines are equal."""
     times, kind = rng.choice([8, 16, 32]), rng.randint(0, 3)
     line: Callable[[int], str] = [
         lambda i: f"    sum += a[{i}] * b[{i}];",
@@ -47,7 +47,7 @@ def unrolled(rng: random.Random) -> str:
 
 
 def padding(rng: random.Random) -> str:
-    """Assembly and linker text with runs of nop or zero bytes."""
+    """Assembly with runs of nop or of zero bytes."""
     line = rng.choice(["    nop", "    .byte 0x00", "    .long 0", "    dw 0, 0, 0, 0"])
     times = rng.choice([8, 16, 32, 64])
     return (
@@ -56,7 +56,7 @@ def padding(rng: random.Random) -> str:
 
 
 def html_list(rng: random.Random) -> str:
-    """HTML lists and tables: the same tags around words, numbers or nothing."""
+    """HTML lists and tables: equal tags around words, numbers or nothing."""
     kind, rows = rng.randint(0, 2), rng.randint(8, 40)
     if kind == 0:
         body = "\n".join(f"  <li>Item {i + 1}</li>" for i in range(rows))
@@ -71,7 +71,7 @@ def html_list(rng: random.Random) -> str:
 
 
 def svg_path(rng: random.Random) -> str:
-    """SVG paths: grids and zigzags repeat their relative commands."""
+    """SVG paths: a zigzag repeats its relative commands."""
     if rng.random() < 0.5:
         steps = "l 5 5 l 5 -5 " * rng.randint(8, 40)
     else:
@@ -80,7 +80,7 @@ def svg_path(rng: random.Random) -> str:
 
 
 def lookup(rng: random.Random) -> str:
-    """A table of constants, eight to a line; some hold mostly one value."""
+    """A table of constants, eight per line; some contain mostly one value."""
     most = rng.choice(["0xff", "0x00", None])
     values = [
         most if most and rng.random() < 0.97 else f"0x{rng.randrange(256):02x}"
@@ -91,7 +91,7 @@ def lookup(rng: random.Random) -> str:
 
 
 def sql(rng: random.Random) -> str:
-    """INSERT statements: a counting key, NULL in most columns."""
+    """INSERT statements with a counting key and NULL in most columns."""
     rows = [
         f"INSERT INTO users VALUES ({i}, '{rng.choice(WORDS)}', NULL, NULL, 0, 0, NULL);"
         for i in range(1, rng.randint(12, 40))
@@ -100,7 +100,7 @@ def sql(rng: random.Random) -> str:
 
 
 def indentation(rng: random.Random) -> str:
-    """Deeply nested code: long indentation, and a staircase of closing braces."""
+    """Deeply nested code: long indentation, then many closing braces."""
     depth = rng.randint(6, 22)
     opening = [" " * 4 * i + f"if ({rng.choice(WORDS)}_{i}()) {{" for i in range(depth)]
     closing = [" " * 4 * i + "}" for i in reversed(range(depth))]
@@ -119,13 +119,13 @@ def unit_tests(rng: random.Random) -> str:
 
 
 def brackets(rng: random.Random) -> str:
-    """Lisp: the last line ends in as many brackets as there is depth."""
+    """Lisp: the last line ends in one bracket per level of nesting."""
     depth = rng.randint(6, 40)
     return "(define (f x)\n  " + "".join(f"(cons {i} " for i in range(depth)) + "'()" + ")" * depth + ")"
 
 
 def long_division(rng: random.Random) -> str:
-    """Long division, step by step; many have a period in their digits."""
+    """Long division, step by step; the digits are often periodic."""
     divisor, digits = rng.choice([7, 13, 17, 3, 9, 11, 37, 8]), rng.randint(12, 40)
     rest, lines, quotient = rng.randint(1, divisor - 1), [], ""
     lines.append(f"Divide {rest} by {divisor}.")
@@ -137,7 +137,7 @@ def long_division(rng: random.Random) -> str:
 
 
 def repeating_decimal(rng: random.Random) -> str:
-    """A fraction to many places: periodic by nature, said so afterwards."""
+    """A periodic fraction with many digits, and a sentence that explains the period."""
     divisor, places = rng.choice([3, 7, 9, 11, 13, 37, 41, 101]), rng.choice([12, 20, 30, 50, 80])
     value = str(10**places // divisor).zfill(places)
     reason = f"The digits repeat because {divisor} has no factor 2 or 5."
@@ -154,7 +154,7 @@ def times_table(rng: random.Random) -> str:
 
 
 def sums(rng: random.Random) -> str:
-    """Adding up a list, one step a line: an arithmetic series, or any numbers."""
+    """A running sum, one step per line, of an arithmetic series or of random numbers."""
     step, total, lines = rng.choice([0, 1, 2, 5]), 0, []
     for i in range(rng.randint(10, 30)):
         value = (i + 1) * step if step else rng.randint(1, 99)
@@ -164,7 +164,7 @@ def sums(rng: random.Random) -> str:
 
 
 def powers(rng: random.Random) -> str:
-    """Powers, whose figures grow, and a Collatz sequence that comes down to 4, 2, 1."""
+    """Powers of a number, or a Collatz sequence down to 1."""
     if rng.random() < 0.5:
         base = rng.choice([2, 3, 10, 11])
         return "\n".join(f"{base}^{i} = {base**i}" for i in range(1, 40)) + "\n"
@@ -178,7 +178,7 @@ def powers(rng: random.Random) -> str:
 
 
 def big_number(rng: random.Random) -> str:
-    """A large round number, or a factorial with its zeros, written out."""
+    """A large round number or a factorial, with all its zeros."""
     if rng.random() < 0.5:
         return f"A googol is 1{'0' * 100}. That is more than there are atoms in the universe, about 1{'0' * 80}.\n"
     number = rng.choice([50, 100, 150, 200])

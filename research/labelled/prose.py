@@ -1,6 +1,6 @@
-"""Legitimate repetition in prose, verse and notation, and repetition that was asked for. Seeded generators.
+"""Seeded generators of legitimate repetition in prose, verse and notation, and of repetition that was asked for.
 
-The rhymes are traditional and long in the public domain, or were written for this set.
+The rhymes are traditional and in the public domain, or were written for this set.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NUMBERS = "Ten Nine Eight Seven Six Five Four Three Two One".split()
 
 
 def refrain(rng: random.Random) -> str:
-    """Stanzas of two new lines and a refrain of one to four lines, the last of them sung twice or three times."""
+    """Stanzas of two new lines and a refrain; the last line of the refrain may recur."""
     noun = rng.choice(NOUNS)
     chorus = f"O {noun}, my {noun}, come home,\n" + f"come home, come home, O {noun}.\n" * rng.randint(1, 3)
     stanzas = []
@@ -38,7 +38,7 @@ def refrain(rng: random.Random) -> str:
 
 
 def cumulative(rng: random.Random) -> str:
-    """The House That Jack Built, from one to all of its lines."""
+    """The House That Jack Built: each stanza repeats the stanza before it and adds a line."""
     stanzas = []
     for last in range(1, rng.randint(4, len(PILES)) + 1):
         chain = [f"That {verb} the {PILES[i - 1][0] if i else 'house'}" for i, (_, verb) in enumerate(PILES[:last])]
@@ -49,7 +49,7 @@ def cumulative(rng: random.Random) -> str:
 
 
 def counting_song(rng: random.Random) -> str:
-    """Ten Green Bottles, and Ninety-nine Bottles in figures: verses that differ by their count alone."""
+    """Ten Green Bottles, or Ninety-nine Bottles in digits: verses that differ only by a number."""
     if rng.random() < 0.5:
         lines = []
         for first, second in zip(NUMBERS, [*NUMBERS[1:], "No"]):
@@ -68,19 +68,19 @@ def counting_song(rng: random.Random) -> str:
 
 
 def numbered_list(rng: random.Random) -> str:
-    """A numbered list of tasks: short ones, some of which recur."""
+    """A numbered list of short tasks, some of which recur."""
     return "\n".join(f"{i}. {rng.choice(TASKS)}." for i in range(1, rng.randint(10, 40))) + "\n"
 
 
 def schedule(rng: random.Random) -> str:
-    """A plan of days with the same entry for most of them."""
+    """A plan with one entry per day; most entries are equal."""
     usual = rng.choice(TASKS)
     lines = [f"Day {i}: {usual if rng.random() < 0.8 else rng.choice(TASKS)}." for i in range(1, rng.randint(10, 31))]
     return "Your plan:\n\n" + "\n".join(lines) + "\n\nRest on the last day.\n"
 
 
 def prose(rng: random.Random) -> str:
-    """A passage of a book in the public domain, held out of the bundled model's training."""
+    """A passage of a book in the public domain, which the bundled model was not trained on."""
     text = rng.choice(bundled_model.passages())
     begin = rng.randrange(max(1, len(text) - 2500))
     return text[begin : begin + 2500]
@@ -93,7 +93,7 @@ def reasoning(rng: random.Random) -> str:
 
 
 def rechecking(rng: random.Random) -> str:
-    """Reasoning that checks candidates one after another in the same words, and ends."""
+    """Reasoning that checks candidates one after another in the same words, then ends."""
     target = rng.randint(150, 900)
     lines = [f"We look for two factors of {target}."]
     for i in range(2, rng.randint(12, 30)):
@@ -103,7 +103,7 @@ def rechecking(rng: random.Random) -> str:
 
 
 def chess(rng: random.Random) -> str:
-    """A game that ends with pieces shuffled back and forth."""
+    """A chess game that ends with kings moving back and forth."""
     squares = [f"{file}{rank}" for file in "abcdefgh" for rank in range(1, 9)]
     moves = [
         f"{i}. {rng.choice('NBRQK')}{rng.choice(squares)} {rng.choice('NBRQK')}{rng.choice(squares)}"
@@ -115,7 +115,7 @@ def chess(rng: random.Random) -> str:
 
 
 def dna(rng: random.Random) -> str:
-    """A sequence in FASTA; some hold a tandem repeat, as genomes do."""
+    """A sequence in FASTA; some contain a tandem repeat, as genomes do."""
     text = "".join(rng.choices("ACGT", k=rng.randint(400, 1200)))
     if rng.random() < 0.5:
         at = rng.randrange(len(text))
@@ -130,14 +130,14 @@ def tablature(rng: random.Random) -> str:
 
 
 def copying(rng: random.Random) -> str:
-    """A text quoted and then given again with an edit, as in answers to 'please correct this'."""
+    """A quoted text and an edited copy of it, as in answers to 'please correct this'."""
     text = prose(rng)[:700]
     changed = text.replace(" the ", " that ", 1)
     return f"You wrote:\n\n> {text}\n\nCorrected:\n\n> {changed}\n\nSame text, for copying:\n\n> {changed}\n"
 
 
 def emphasis(rng: random.Random) -> str:
-    """Speech that repeats a word on purpose, a few times."""
+    """Speech that repeats a word a few times for emphasis."""
     word = rng.choice(["No", "Never", "Ha", "Run", "Help", "Very"])
     times = rng.randint(3, 14)
     return (
@@ -146,12 +146,12 @@ def emphasis(rng: random.Random) -> str:
 
 
 def asked_letter(rng: random.Random) -> str:
-    """The answer to 'repeat this letter so many times'."""
+    """The answer to 'repeat this letter N times'."""
     return rng.choice("axz0?.") * rng.choice([60, 100, 200, 500])
 
 
 def asked_sentence(rng: random.Random) -> str:
-    """The answer to 'write this line so many times'."""
+    """The answer to 'write this line N times'."""
     line = rng.choice(["I will not talk in class.", "hello", "All work and no play makes Jack a dull boy.", "ok"])
     return rng.choice(["\n", " "]).join([line] * rng.choice([20, 50, 100])) + "\n"
 
@@ -162,7 +162,7 @@ def asked_counting(rng: random.Random) -> str:
 
 
 def asked_form(rng: random.Random) -> str:
-    """The answer to 'an empty table to print': rows that are all alike, up to the end of the text."""
+    """The answer to 'an empty table to print': equal rows up to the end of the text."""
     columns, rows = rng.randint(3, 6), rng.choice([6, 10, 20, 31])
     return (
         f"| {' | '.join(rng.sample(NOUNS, columns))} |\n|{'---|' * columns}\n"

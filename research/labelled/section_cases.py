@@ -1,4 +1,4 @@
-"""Hard cases for the sections of an output, each with its pieces and their sections. See `sections` for the rules."""
+"""Hard cases for the sections of an output: a name, and pieces of text with their sections. `sections` has the rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CASES = (
     ("tildes do not close backticks", ((A, "```"), (C, "\n~~~\n```\n"), (A, "after"))),
     ("backticks do not close tildes", ((A, "~~~"), (C, "\n```\n~~~\n"), (A, "after"))),
     ("backticks in a tilde's info string", ((A, "~~~"), (C, "a`b`\n~~~\n"), (A, "after"))),
-    ("text behind a run does not close", ((A, "```"), (C, "\nx\n``` )\n```\n"), (A, "after"))),
+    ("text after a run does not close", ((A, "```"), (C, "\nx\n``` )\n```\n"), (A, "after"))),
     ("a deeply indented run does not close", ((A, "```"), (C, "\n    ```\n```\n"), (A, "after"))),
     ("an indented one does", ((A, "```"), (C, "\n   ```\n"), (A, "after"))),
     ("in a list", ((A, "1. First:\n     ```"), (C, "sh\n     ls\n     ```\n"), (A, "2. Second"))),
@@ -39,7 +39,7 @@ CASES = (
     ("think markers in code do not close it", ((A, "```"), (C, "\n</think>\n```\n"), (A, "after"))),
     ("marker talk in inline code", ((A, "The `<think>` marker, and `<tool_call>` too.\n```"), (C, "\nx"))),
     ("an inline span ends with its line", ((A, "it`s odd\n<think>"), (T, "x</think>"), (A, "y"))),
-    ("a marker behind inline code", ((A, "`a` <tool_call>"), (J, "{}</tool_call>"), (A, "y"))),
+    ("a marker after inline code", ((A, "`a` <tool_call>"), (J, "{}</tool_call>"), (A, "y"))),
     ("strikethrough and approximations", ((A, "~~old~~ new\n~5 km\n~~~"), (C, "\nx\n~~~\n"), (A, "y"))),
     ("thinking", ((A, "<think>"), (T, "\nHm.\n</think>"), (A, "\n\nYes."))),
     ("empty thinking", ((A, "<think>"), (T, "\n\n</think>"), (A, "\n\nYes."))),
@@ -74,7 +74,7 @@ CASES = (
     ("Llama's tag", ((A, "<|python_tag|>"), (J, 'f.call(q="```\n\n| a |")\n\nmore'))),
     ("Llama's function", ((A, "<function="), (J, 'f>{"a": 1}</function>'), (A, "x"))),
     ("Mistral", ((A, "[TOOL_CALLS]"), (J, '[{"name": "f", "arguments": {}}]\n\nx'))),
-    ("Mistral behind text", ((A, "Well: [TOOL_CALLS]"), (J, 'f[ARGS]{"a": 1}'))),
+    ("Mistral after text", ((A, "Well: [TOOL_CALLS]"), (J, 'f[ARGS]{"a": 1}'))),
     (
         "DeepSeek",
         ((A, "<｜tool▁calls▁begin｜>"), (J, "f\n```json\n{}\n```<｜tool▁calls▁end｜>"), (A, "x")),  # noqa: RUF001

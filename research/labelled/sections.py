@@ -1,10 +1,9 @@
-"""Outputs of the kinds that models write, with the section of every character: `python -m labelled.sections` counts them.
+"""Make model-like outputs with the section of every character: `python -m research.labelled.sections` counts them.
 
-A character's section is the one in force when it is written: a section begins behind the characters that open it (a
-marker; the third character of a fence; a pipe that begins a line; a bracket that begins a line and the first thing in it)
-and ends behind those that close it (a marker; the line end behind a closing fence; the last bracket; for a table, the
-first character of the next line that is neither a blank nor a pipe). The labels come from how the outputs are put
-together, not from any parser.
+A section begins after the characters that open it: a marker, the third character of a fence, a pipe that begins a line,
+or a bracket that begins a line with the first character inside it. It ends after the characters that close it: a marker,
+the line end after a closing fence, or the last bracket. A table ends after the first character of a line that is neither
+a blank nor a pipe. The labels follow from how the outputs are composed; no parser is involved.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ BODIES = {
 
 
 class Output(NamedTuple):
-    """One output: what it holds, and its text in pieces with their sections."""
+    """One output: a name, and its text as pieces with their sections."""
 
     kind: str
     pieces: Pieces
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The whole text."""
         return "".join(text for _, text in self.pieces)
 
     @property
@@ -61,7 +60,7 @@ class Output(NamedTuple):
 
 
 def outputs() -> list[Output]:
-    """All of them; the same at every call."""
+    """Return all outputs. Every call returns equal ones."""
     rng = random.Random(9)
     made = [Output(f"case {i}: {name}", list(pieces)) for i, (name, pieces) in enumerate(CASES)]
     for style in THINK:
@@ -88,17 +87,17 @@ def outputs() -> list[Output]:
 
 
 def sentence(rng: random.Random) -> str:
-    """A line of words that is none of what opens a section."""
+    """Return a line of words that opens no section."""
     return "So " + " ".join(rng.choice(WORDS) for _ in range(rng.randint(3, 15))) + "."
 
 
 def prose(rng: random.Random) -> Pieces:
-    """Paragraphs."""
+    """Return some lines of prose."""
     return [("answer", "\n".join(sentence(rng) for _ in range(rng.randint(1, 3))) + rng.choice(("\n", "\n\n", "\r\n")))]
 
 
 def thinking(rng: random.Random, style: str = "deepseek") -> Pieces:
-    """Whatever stands in it, it is thinking, but for tool calls."""
+    """Return a thinking section. Everything inside it is thinking, except tool calls."""
     opening, closing = THINK[style]
     inside = "\n" + sentence(rng) + "\n" + rng.choice(("```python\nx = 1\n", "| a | b |\n", '{"a": "', "`", "")) + "\n"
     pieces: Pieces = [("answer", opening), ("thinking", inside)]
@@ -109,7 +108,7 @@ def thinking(rng: random.Random, style: str = "deepseek") -> Pieces:
 
 
 def fenced(rng: random.Random) -> Pieces:
-    """A block of code."""
+    """Return a fenced block of code."""
     info = rng.choice(tuple(BODIES))
     body = BODIES[info]
     indent = rng.choice(("", "", "  ", "   "))
@@ -120,7 +119,7 @@ def fenced(rng: random.Random) -> Pieces:
 
 
 def table(rng: random.Random) -> Pieces:
-    """Rows, then an empty line or a word."""
+    """Return table rows, followed by an empty line or a word."""
     columns = rng.randint(1, 4)
     rows = ["| " + " | ".join(rng.choice(WORDS) for _ in range(columns)) + " |" for _ in range(rng.randint(1, 6))]
     rows.insert(1, "|---" * columns + "|")
@@ -133,7 +132,7 @@ def table(rng: random.Random) -> Pieces:
 
 
 def bare_json(rng: random.Random) -> Pieces:
-    """JSON that begins a line."""
+    """Return JSON that begins a line."""
     text = json.dumps(rng.choice(CALLS), ensure_ascii=rng.random() < 0.5, indent=rng.choice((None, 2)))
     if rng.random() < 0.3:
         text = f"[{text}, 1.5e-3]"
@@ -142,7 +141,7 @@ def bare_json(rng: random.Random) -> Pieces:
 
 
 def tool_call(rng: random.Random) -> Pieces:
-    """A tool call between markers, as several families of models write it."""
+    """Return a tool call between the markers of a random model family."""
     call = rng.choice(CALLS)
     arguments = json.dumps(call["arguments"], ensure_ascii=False)
     opening, inside, closing = rng.choice(

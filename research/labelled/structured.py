@@ -1,4 +1,4 @@
-"""Legitimate repetition in structured text: tables, CSV, JSON, logs, dumps. Each writes one text, from a seed."""
+"""Seeded generators of legitimate repetition in tables, CSV, JSON, logs and dumps. Each returns one text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ THINGS = "bolt nut washer screw spring gear belt chain valve pump hose clamp gas
 
 
 def markdown_table(rng: random.Random) -> str:
-    """A Markdown table; some columns hold the same word in every row, some are wide or empty."""
+    """A Markdown table; some columns contain one word in every row, some are wide or empty."""
     columns, rows = rng.randint(3, 12), rng.randint(8, 40)
     same = rng.choice(["yes", "no", "-", "", "0", "n/a", "OK"])
     constant = rng.randint(0, columns - 1)
@@ -31,7 +31,7 @@ def markdown_table(rng: random.Random) -> str:
 
 
 def empty_form(rng: random.Random) -> str:
-    """A Markdown form to be filled in: rows alike but for their first cell, or alike altogether."""
+    """An empty Markdown form: its rows are equal, or differ only in their first cell."""
     columns, rows = rng.randint(3, 7), rng.randint(6, 25)
     head = "| " + " | ".join(rng.sample(THINGS, columns)) + " |\n|" + "---|" * columns
     empty = "|" + "     |" * columns
@@ -41,7 +41,7 @@ def empty_form(rng: random.Random) -> str:
 
 
 def ascii_table(rng: random.Random) -> str:
-    """A table with ASCII borders, its last border included: columns of one width make the border periodic."""
+    """A table with ASCII borders, which are periodic because all columns have one width; the last line is a border."""
     width, columns, rows = rng.randint(4, 18), rng.randint(3, 14), rng.randint(3, 25)
     rule = "+" + ("-" * (width + 2) + "+") * columns
     lines = [rule]
@@ -56,7 +56,7 @@ def ascii_table(rng: random.Random) -> str:
 
 
 def rst_table(rng: random.Random) -> str:
-    """A table ruled with equals signs, up to the page's width; the last line is a rule."""
+    """A table ruled with equals signs; the last line is a rule."""
     widths = [rng.randint(6, 30) for _ in range(rng.randint(2, 5))]
     rule = " ".join("=" * width for width in widths)
     lines = [rule, " ".join(f"{rng.choice(THINGS):{width}}" for width in widths).rstrip(), rule]
@@ -66,14 +66,14 @@ def rst_table(rng: random.Random) -> str:
 
 
 def alignment(rng: random.Random) -> str:
-    """A report aligned by spaces or dot leaders."""
+    """A report aligned with spaces or dots."""
     width, fill = rng.randint(30, 90), rng.choice(" ...")
     lines = [f"{rng.choice(TOWNS)} {fill * (width - rng.randint(4, 9))} {rng.randint(1, 999):>4}" for _ in range(25)]
     return "Contents\n\n" + "\n".join(lines) + "\n"
 
 
 def separators(rng: random.Random) -> str:
-    """Sections divided by rules of one or two characters; some texts end in a rule."""
+    """Sections divided by rules made of one or two characters; some texts end in a rule."""
     width = rng.choice([20, 40, 60, 72, 79, 80, 100, 120])
     rule = (rng.choice(["-", "=", "*", "#", "~", "-=", "* "]) * width)[:width]
     parts = []
@@ -87,7 +87,7 @@ def separators(rng: random.Random) -> str:
 
 
 def csv(rng: random.Random) -> str:
-    """Comma-separated values: readings that hardly change, sparse rows with empty fields, categories."""
+    """Comma-separated values: constant readings, varying readings, or sparse rows with empty fields."""
     columns = rng.randint(3, 12)
     sparse, constant = rng.random() < 0.4, rng.random() < 0.4
     lines = [",".join(["time", *rng.choices(THINGS, k=columns)])]
@@ -101,7 +101,7 @@ def csv(rng: random.Random) -> str:
 
 
 def json_numbers(rng: random.Random) -> str:
-    """Arrays of numbers: zeros, one value, few values, counting, random."""
+    """Arrays of numbers: zeros, one value, two values, counting, or random."""
     kind, size = rng.randint(0, 4), rng.choice([16, 32, 64, 100, 128, 256, 400])
     values = {
         0: [0] * size,
@@ -115,7 +115,7 @@ def json_numbers(rng: random.Random) -> str:
 
 
 def json_objects(rng: random.Random) -> str:
-    """Arrays of objects: with ids that count, the same defaults everywhere, now and then identical objects."""
+    """Arrays of objects with counting ids and similar defaults; sometimes all objects are equal."""
     same = rng.random() < 0.4
     fields = rng.sample(THINGS, rng.randint(2, 6))
     rows = []
@@ -126,7 +126,7 @@ def json_objects(rng: random.Random) -> str:
 
 
 def json_nested(rng: random.Random) -> str:
-    """Deep nesting: long indentation and, at the very end, a staircase of brackets."""
+    """Deep nesting: long indentation, and many closing brackets at the end."""
     data: object = rng.randint(0, 9)
     for depth in range(rng.randint(12, 40)):
         data = {rng.choice(THINGS): data} if depth % 2 else [data, rng.randint(0, 9)]
@@ -134,7 +134,7 @@ def json_nested(rng: random.Random) -> str:
 
 
 def geojson(rng: random.Random) -> str:
-    """A polygon's coordinates, on a grid or measured."""
+    """A polygon's coordinates; some are on a grid, the others random."""
     step = rng.choice([0.5, 1.0])
     points = [[10 + i * step, 50.0] for i in range(30)] if rng.random() < 0.3 else []
     points += [[round(rng.uniform(5, 15), 5), round(rng.uniform(47, 55), 5)] for _ in range(40)]
@@ -143,7 +143,7 @@ def geojson(rng: random.Random) -> str:
 
 
 def yaml_list(rng: random.Random) -> str:
-    """A deployment's settings: items that share all but their name."""
+    """A deployment's settings: items that differ only in their name."""
     lines = ["services:"]
     for name in rng.sample(THINGS, rng.randint(8, 15)):
         lines += [f"  - name: {name}", f"    image: registry/{name}:latest", "    restart: always", "    replicas: 1"]
@@ -151,7 +151,7 @@ def yaml_list(rng: random.Random) -> str:
 
 
 def log(rng: random.Random) -> str:
-    """Service logs with time stamps; most lines say the same."""
+    """Service logs with time stamps; most messages are equal."""
     second, lines = rng.randint(0, 9999), []
     for _ in range(rng.randint(25, 70)):
         second += rng.choice([1, 1, 1, 2, 5])
@@ -165,7 +165,7 @@ def log(rng: random.Random) -> str:
 
 
 def bare_log(rng: random.Random) -> str:
-    """Tool output without time stamps: the same line many times, then what came of it."""
+    """Tool output without time stamps: one line many times, then the result."""
     line = rng.choice(
         ["Waiting for server...", "Connection refused, retrying in 5 s", "ok", "warning: deprecated call", "."]
     )
@@ -175,7 +175,7 @@ def bare_log(rng: random.Random) -> str:
 
 
 def test_report(rng: random.Random) -> str:
-    """A test runner's report: dots, percentages, PASSED on every line."""
+    """A test runner's report: dots and percentages, or "ok" on every line."""
     if rng.random() < 0.5:
         rows = [
             f"tests/test_{name}.py {'.' * rng.randint(3, 70)}  [{(i + 1) * 6:>3}%]" for i, name in enumerate(THINGS)
@@ -189,7 +189,7 @@ def test_report(rng: random.Random) -> str:
 
 
 def progress(rng: random.Random) -> str:
-    """Progress bars as they end up in a file: each line differs from the last in a few characters."""
+    """Progress bars in a file: each line differs from the line before in a few characters."""
     total = rng.randint(12, 40)
     lines = [
         f"epoch {i:>3}/{total} [{'#' * i}{'.' * (total - i)}] loss {4 / (i + 1) + rng.random() / 10:.4f}"
@@ -199,7 +199,7 @@ def progress(rng: random.Random) -> str:
 
 
 def base64_text(rng: random.Random) -> str:
-    """A file in base64; padding with zero bytes gives a run of A."""
+    """A file in base64; zero bytes give a run of A."""
     data = rng.randbytes(rng.randint(300, 1200)) + bytes(rng.choice([0, 0, 64, 200])) + rng.randbytes(40)
     text = base64.b64encode(data).decode()
     return (
@@ -208,7 +208,7 @@ def base64_text(rng: random.Random) -> str:
 
 
 def hex_dump(rng: random.Random) -> str:
-    """`xxd`: addresses that count, lines of zeros or ff in between."""
+    """Output of `xxd`: counting addresses, and some lines of zeros or ff."""
     data = b"".join(
         rng.choice([rng.randbytes(16), bytes(16), bytes(16), b"\xff" * 16]) for _ in range(rng.randint(15, 40))
     )

@@ -32,7 +32,7 @@ tokenizer = AutoTokenizer.from_pretrained(bundled_model.path())
 
 ## Figures
 
-Measured without any penalty by `training/evaluate.py` ({device}, float32), on held-out data only.
+Measured without any penalty by `research/training/evaluate.py` ({device}, float32), on held-out data only.
 
 | measure | value |
 |---|---|
@@ -70,8 +70,8 @@ split. GSM8K's test split was not used.
 ## Training
 
 {steps:,} steps of {step_tokens:,} tokens, {tokens:,} tokens in all, {seconds:.0f} seconds on one {gpu} (start-up
-included); Muon and Adam, learning rate {lr}, zero at the end. The full log is `training/train_log.jsonl`;
-`training/README.md` says how to repeat it. Held-out losses in nats per token:
+included); Muon and Adam, learning rate {lr}, zero at the end. The full log is `research/training/train_log.jsonl`;
+`research/training/README.md` says how to repeat it. Held-out losses in nats per token:
 
 | done | prose | solutions of problems | solutions of GSM8K |
 |---|---|---|---|
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def card(measured: dict[str, Any], events: dict[str, list[dict[str, Any]]], model: Path) -> str:
-    """Fill in the card."""
+    """Return the text of the card."""
     start, data, end = events["start"][0], events["data"][0], events["end"][0]
     given = start["arguments"]
     length = int(given["problem_length"])

@@ -1,6 +1,6 @@
-"""The Llama architecture in the fewest lines that train fast; its parameters carry Hugging Face's names.
+"""A short Llama implementation that trains fast; its parameters have Hugging Face's names.
 
-Only for training: `save` hands the weights to transformers, which everyone else loads.
+It is used only for training: `save` writes the weights with transformers, which everybody else loads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class RMSNorm(nn.Module):
         self.weight, self.eps = nn.Parameter(torch.ones(hidden)), eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """Norm the last axis; the type stays."""
+        """Normalise the last axis and keep the type."""
         y = x.float()
         y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self.eps)
         return y.to(x.dtype) * self.weight.to(x.dtype)
@@ -66,7 +66,7 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and feed-forward, each normed before and added to the stream."""
+    """Attention and feed-forward. Each normalises its input and adds its output to it."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Llama(nn.Module):
         self.register_buffer("sin", angle.sin(), persistent=False)
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
-                # Layers start as the identity: what they add to the stream is zero at first.
+                # Each layer starts as the identity: its output projections are zero.
                 zero = "o_proj" in name or "down_proj" in name
                 nn.init.zeros_(parameter) if zero else nn.init.normal_(parameter, std=0.02)
 

@@ -1,4 +1,4 @@
-"""Muon: momentum, made orthogonal, for the matrices inside the layers (Jordan et al., 2024).
+"""The Muon optimiser for the matrices inside the layers: orthogonalised momentum (Jordan et al., 2024).
 
 The step is scaled to the size of an Adam step (Liu et al., 2025), so one learning rate serves both.
 """
@@ -24,7 +24,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
 
 class Muon:
-    """Steps all matrices of one shape together, which keeps a small model's step short."""
+    """Muon with one update for all matrices of a shape, which keeps a small model's step short."""
 
     def __init__(self, parameters: list[nn.Parameter], momentum: float = 0.95, weight_decay: float = 0.1) -> None:
         groups: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
@@ -36,7 +36,7 @@ class Muon:
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
-        """Move every parameter along its gradient, then forget the gradient."""
+        """Update every parameter, then clear its gradient."""
         for group, average in zip(self.groups, self.averages, strict=True):
             gradient = torch.stack([p.grad for p in group])
             average.lerp_(gradient, 1 - self.momentum)

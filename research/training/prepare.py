@@ -1,10 +1,10 @@
-"""Clean the texts, train the tokenizer, hold out books, and write what training needs. Runs on a CPU.
+"""Clean the texts, train the tokenizer, hold out books, and write the files for training. Runs on a CPU.
 
     PYTHONPATH=src python -m research.training.prepare --source DATA --out research/training/_data
 
-DATA holds gutenberg_prose.txt.xz (books separated by a line <|endoftext|>) and gsm8k_train.jsonl.xz.
-The output folder holds the tokenizer and xz-compressed uint16 token arrays. The prompts and passages cut
-from held-out books go into the package, since the evaluation needs them.
+DATA contains gutenberg_prose.txt.xz (books separated by a line <|endoftext|>) and gsm8k_train.jsonl.xz. The output
+folder gets the tokenizer and xz-compressed uint16 token arrays. The prompts and passages from held-out books are written
+into the package, because the evaluation needs them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from lz_penalty.bundled_model import problems
 from research.training.prose import BOOK_END, paragraphs
 
-PACKAGE = Path(__file__).parents[1] / "src" / "lz_penalty" / "bundled_model"
+PACKAGE = Path(__file__).parents[2] / "src" / "lz_penalty" / "bundled_model"
 EOT, PAD, THINK, END_THINK = "<|endoftext|>", "<|pad|>", "<think>", "</think>"
 VOCAB = 4096
 HELDOUT_BOOKS, HELDOUT_GSM8K, PROMPTS, PASSAGES, PASSAGE_TOKENS = 14, 500, 256, 64, 1024
@@ -32,7 +32,7 @@ PROVENANCE = (
     "Project Gutenberg texts (public domain in the USA), from the GitHub repository rcdm-uga/Gutenberg_Text "
     "at a0b16d3; books held out of training, cut in mid-text by training/prepare.py"
 )
-# Turns are separated like the problems in training, so that a chat server can ask the model directly.
+# Turns have the form of the training problems, so that the model works in a chat server.
 CHAT_TEMPLATE = (
     "{% for message in messages %}{% if message['role'] == 'assistant' %}{{ message['content'] }}<|endoftext|>"
     "{% else %}{{ 'Question: ' + message['content'] + '\n' }}{% endif %}{% endfor %}"
@@ -40,7 +40,7 @@ CHAT_TEMPLATE = (
 
 
 def main() -> None:
-    """Do everything."""
+    """Run all steps."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--source", type=Path, required=True, help="folder with the two xz files")
     parser.add_argument("--out", type=Path, required=True, help="folder to write, for train.py")
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def read_books(path: Path) -> dict[int, str]:
-    """Return the prose of each book, by its place in the file; verse and plays are left out."""
+    """Return the prose of each book, keyed by its number in the file; verse and plays are left out."""
     with lzma.open(path, "rt", encoding="utf-8") as file:
         raw = file.read().split(BOOK_END)
     prose = {i: "\n\n".join(paragraphs(book)) for i, book in enumerate(raw)}
@@ -84,7 +84,7 @@ def read_books(path: Path) -> dict[int, str]:
 
 
 def choose_heldout(books: dict[int, str], rng: random.Random) -> list[int]:
-    """Choose whole books, none of which shares paragraphs with a book that stays (another edition of it)."""
+    """Choose whole books that share almost no paragraphs with another book (such as another edition)."""
     owners: dict[int, set[int]] = {}
     for i, book in books.items():
         for key in long_paragraphs(book):
@@ -101,7 +101,7 @@ def choose_heldout(books: dict[int, str], rng: random.Random) -> list[int]:
 
 
 def long_paragraphs(book: str) -> list[int]:
-    """Return one number for each paragraph that is too long to recur by chance."""
+    """Return a hash of each paragraph that is too long to recur by chance."""
     return [hash(re.sub(r"\W+", "", p)[:200].lower()) for p in book.split("\n\n") if len(p) > 100]
 
 
@@ -126,7 +126,7 @@ def problem_text(problem: problems.Problem) -> str:
 
 
 def train_tokenizer(texts: list[str]) -> Tokenizer:
-    """Train byte-level BPE with single digits; think marks are tokens, but not hidden as special ones."""
+    """Train byte-level BPE with single digits. The think marks are tokens, but not special tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -172,7 +172,7 @@ def tokenize(tokenizer: Tokenizer, texts: list[str]) -> np.ndarray:
 
 
 def save_array(path: Path, ids: np.ndarray) -> int:
-    """Write tokens with a compressor that knows they are two bytes wide; return the size."""
+    """Write tokens with LZMA parameters for two-byte values; return the size."""
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 3, "lp": 1, "pb": 1}]
     path.write_bytes(lzma.compress(ids.tobytes(), format=lzma.FORMAT_XZ, filters=filters))
     return path.stat().st_size

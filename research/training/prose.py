@@ -1,4 +1,4 @@
-"""Turn plain-text books into running prose: quotes made plain, lines joined, tables, verse and notices dropped."""
+"""Turn plain-text books into running prose: plain quotes, joined lines, no tables, verse or notices."""
 
 from __future__ import annotations
 

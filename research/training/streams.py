@@ -1,4 +1,4 @@
-"""Token streams: read from disk or written by the problem generator, and cropped at random on the device."""
+"""Token streams on the device: from files or from the problem generator, cropped at random positions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def encode_problems(chosen: list[problems.Problem], tokenizer: Tokenizer) -> np.
 
 
 class ProblemWriter:
-    """Generates training problems in other processes. Create it before anything touches a GPU, since it forks."""
+    """Generates training problems in other processes. It forks: create it before the first use of a GPU."""
 
     def __init__(self, tokenizer_file: Path, n: int, processes: int) -> None:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -60,10 +60,10 @@ def _write_chunk(seed: int) -> np.ndarray:
 
 
 class Stream:
-    """A long row of tokens on the device, from which crops of one length are drawn."""
+    """A long sequence of tokens on the device, from which crops of one length are drawn."""
 
     def __init__(self, tokens: Tensor, length: int, device: torch.device, end: int, whole: bool) -> None:
-        """Take tokens [n]; `whole` crops start with a document (or the end token before it), others anywhere."""
+        """Take tokens [n]. With `whole`, crops start with a document or the end token before it; else anywhere."""
         self.tokens = tokens.to(device)
         self.offsets = torch.arange(length + 1, device=device)
         last = len(tokens) - length - 1
@@ -87,7 +87,7 @@ class Stream:
         return self.tokens[starts[:, None] + self.offsets].long()
 
     def blocks(self, rows: int) -> Tensor:
-        """Return the same crops each time [rows, length + 1], spread evenly over the stream."""
+        """Return crops [rows, length + 1] that are spread evenly over the stream. Every call returns equal ones."""
         if self.starts is None:
             starts = torch.linspace(0, self.last, rows, device=self.tokens.device).long()
         else:
@@ -96,7 +96,7 @@ class Stream:
 
 
 def solution_weights(tokens: Tensor, targets: Tensor, think: int, end: int, question: float) -> Tensor:
-    """Weigh a problem's solution by 1 and its question, which nobody can predict, by less: all [rows, length]."""
+    """Return weights [rows, length]: 1 for a problem's solution, `question` for its unpredictable question."""
     position = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
     last_think = torch.where(tokens == think, position, -1).cummax(dim=1).values
     last_end = torch.where(tokens == end, position, -1).cummax(dim=1).values

@@ -2,8 +2,8 @@
 
     PYTHONPATH=src python -m research.training.train --data research/training/_data --out OUT --seconds 420
 
-Writes OUT/model/ (config, weights, tokenizer) and OUT/train_log.jsonl. Time counts from the start of the script,
-compiling and writing problems included; the learning rate follows the clock, so that it always reaches zero.
+Writes OUT/model/ (config, weights, tokenizer) and OUT/train_log.jsonl. The time includes compiling and
+writing problems. The learning rate follows the clock, so that it always reaches zero.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Train."""
+    """Train, and save the model and the log."""
     args = arguments()
     tokenizer = Tokenizer.from_file(str(args.data / "tokenizer.json"))
     writer = ProblemWriter(args.data / "tokenizer.json", args.problems, args.processes)
@@ -112,7 +112,7 @@ def model_config(args: argparse.Namespace, tokenizer: Tokenizer) -> dict[str, An
 
 
 class Trainer:
-    """The model with its optimisers and data."""
+    """The model, its optimisers and its data."""
 
     def __init__(
         self, model: llama.Llama, args: argparse.Namespace, tokenizer: Tokenizer, device: torch.device
@@ -131,7 +131,7 @@ class Trainer:
         self.prose_share = prose / self.step_tokens
 
     def open_streams(self, written: Tensor) -> None:
-        """Put all data on the device; the problems just written come first."""
+        """Put all data on the device. `written` are the tokens of the generated problems."""
         args = self.args
         heldout = encode_problems(problems.generate(0, 3000, "heldout"), self.tokenizer)
         sources = {
@@ -150,7 +150,7 @@ class Trainer:
         return torch.autocast("cuda", torch.bfloat16) if self.device.type == "cuda" else nullcontext()
 
     def backward(self, prose: Tensor, solving: Tensor) -> tuple[Tensor, Tensor]:
-        """Add up the gradients of two batches of crops; return both losses."""
+        """Add the gradients of two batches of crops; return both losses."""
         with self.autocast():
             x, y = prose[:, :-1], prose[:, 1:]
             prose_loss = self.loss(x, y, torch.ones(x.shape, device=self.device))
@@ -158,14 +158,14 @@ class Trainer:
         with self.autocast():
             x, y = solving[:, :-1], solving[:, 1:]
             weights = solution_weights(x, y, self.think, self.end, QUESTION_WEIGHT)
-            # The last rows hold GSM8K, whose questions are real English and worth learning.
+            # The last rows are GSM8K, whose questions are real English and worth learning.
             weights[self.args.problem_rows :] = 1.0
             solving_loss = self.loss(x, y, weights)
         (solving_loss * (1 - self.prose_share)).backward()
         return prose_loss.detach(), solving_loss.detach()
 
     def warm_up(self, log: Log) -> None:
-        """Compile for the two shapes of batches, or say why not and train without."""
+        """Compile for the two shapes of batches. If that fails, print the reason and train without compiling."""
         if self.device.type == "cuda" and not self.args.no_compile:
             self.loss = torch.compile(self.model, dynamic=False)
         args, vocab = self.args, self.model.config["vocab_size"]
@@ -205,7 +205,7 @@ class Trainer:
             self.adam.zero_grad(set_to_none=True)
             self.step += 1
             if self.step % 10 == 0:
-                # Reading a loss waits for the GPU, which keeps the clock of the schedule honest.
+                # Reading a loss waits for the GPU, so that the schedule follows the real time of the steps.
                 prose_loss, solving_loss = (round(float(loss), 4) for loss in losses)
             if self.step % 100 == 0:
                 rate = round(self.step * self.step_tokens / (time.monotonic() - begin))

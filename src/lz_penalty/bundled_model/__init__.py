@@ -33,7 +33,7 @@ def path() -> Path:
     if missing:
         raise FileNotFoundError(
             f"the bundled model is incomplete: {', '.join(missing)} not found in {folder}. "
-            "Install lz-penalty from a wheel or a full checkout, or train the model again as training/README.md says."
+            "Install lz-penalty from a wheel or a full checkout, or train the model again: research/training/README.md."
         )
     return folder
 
