@@ -1,4 +1,4 @@
-"""Loops in stored texts, and in a stream as it comes; needs NumPy alone.
+"""Find loops in stored texts and in a stream. Needs only NumPy.
 
 python examples/find_loops.py
 """
@@ -12,17 +12,17 @@ TEXTS = {
 
 
 def main() -> dict[str, str]:
-    """What is said of each text, and where a stream of the loop is stopped."""
-    said = {}
+    """Return a verdict on each text, and where a stream of the loop is stopped."""
+    verdicts = {}
     for name, text in TEXTS.items():
         found = find_repetition(text, min_copies=5, min_length=60)
-        what = f"{found.copies:.0f} copies of {found.unit!r}" if found else "no copies"
-        said[name] = f"{what}, {'endless' if is_endless(text) else 'and then it goes on'}"
+        copies = f"{found.copies:.0f} copies of {found.unit!r}" if found else "no copies"
+        verdicts[name] = f"{copies}, {'endless' if is_endless(text) else 'and then it goes on'}"
     stream = stop_on_repetition(TEXTS["a loop"].split(), min_copies=5, min_length=200)
-    said["a stream"] = f"stopped after {len(list(stream))} of {len(TEXTS['a loop'].split())} words"
-    return said
+    verdicts["a stream"] = f"stopped after {len(list(stream))} of {len(TEXTS['a loop'].split())} words"
+    return verdicts
 
 
 if __name__ == "__main__":
-    for name, what in main().items():
-        print(f"{name}: {what}")
+    for name, verdict in main().items():
+        print(f"{name}: {verdict}")

@@ -1,4 +1,4 @@
-"""A completion over HTTP, with the penalty, from any of the servers; only the place of the settings differs.
+"""Ask a server for a completion with the penalty. The servers differ only in where the settings go.
 
 python examples/http_client.py URL MODEL SERVER PROMPT
 python examples/http_client.py http://localhost:8000/v1 Qwen/Qwen3-0.6B vllm "Once upon a time"
@@ -20,7 +20,7 @@ EXTRA_BODY: dict[str, dict[str, Any]] = {
 
 
 def main(url: str, model: str, server: str, prompt: str) -> str:
-    """What the server answers."""
+    """Return the server's completion."""
     client = OpenAI(base_url=url, api_key=os.environ.get("OPENAI_API_KEY", "none"))
     answer = client.completions.create(
         model=model, prompt=prompt, max_tokens=200, temperature=0, extra_body=EXTRA_BODY[server]

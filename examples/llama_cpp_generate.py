@@ -1,4 +1,4 @@
-"""llama-cpp-python with the penalty.
+"""Generate text with llama-cpp-python and the penalty.
 
 python examples/llama_cpp_generate.py MODEL.gguf
 """
@@ -12,7 +12,7 @@ from lz_penalty.engines.llama_cpp import LZPenaltyProcessors
 
 
 def main(path: str) -> list[str]:
-    """The continuation of a prompt without and with the penalty."""
+    """Return the continuation of a prompt without and with the penalty."""
     llm = Llama(path, n_ctx=1024, verbose=False)
     prompt = "The old man looked at the sea, and said that"
     return [

@@ -1,4 +1,4 @@
-"""mlx-lm with the penalty; on a Mac, or on Linux with mlx[cpu].
+"""Generate text with mlx-lm and the penalty, on a Mac or on Linux with mlx[cpu].
 
 python examples/mlx_generate.py [MODEL]
 """
@@ -12,7 +12,7 @@ from lz_penalty.engines.mlx_lm import LZPenaltyProcessor
 
 
 def main(name: str = "") -> list[str]:
-    """The continuation of a prompt without and with the penalty."""
+    """Return the continuation of a prompt without and with the penalty."""
     model, tokenizer = load(name or str(bundled_model.path()))
     prompt = "The old man looked at the sea, and said that"
     processor = LZPenaltyProcessor(LZPenaltyConfig.guarded(), tokenizer=tokenizer)

@@ -1,4 +1,4 @@
-"""A decoding loop of one's own with the op: the logits are changed in place, before anything else is done to them.
+"""Write your own decoding loop: the op changes the logits in place, before any other step.
 
 python examples/own_loop.py [MODEL]
 """
@@ -13,7 +13,7 @@ from lz_penalty import LZPenaltyConfig, apply_lz_penalty_, bundled_model
 
 @torch.no_grad()
 def main(name: str = "") -> str:
-    """A greedy continuation."""
+    """Return a greedy continuation of a prompt."""
     name = name or str(bundled_model.path())
     model = AutoModelForCausalLM.from_pretrained(name)
     tokenizer = AutoTokenizer.from_pretrained(name)

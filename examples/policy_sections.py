@@ -1,4 +1,4 @@
-"""A penalty for every section: code and tool calls are not touched, thinking is guarded.
+"""Give each section its own penalty: code and tool calls have none, thinking has the guarded preset.
 
 python examples/policy_sections.py [MODEL]
 """
@@ -13,7 +13,7 @@ from lz_penalty.policy import Policy
 
 
 def main(name: str = "") -> str:
-    """A continuation under the default policy, with a stricter answer."""
+    """Return a continuation under the default policy with a stricter penalty on the answer."""
     name = name or str(bundled_model.path())
     model = AutoModelForCausalLM.from_pretrained(name)
     tokenizer = AutoTokenizer.from_pretrained(name)

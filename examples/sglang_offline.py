@@ -1,4 +1,4 @@
-"""SGLang in this process: it finds the plug-in by itself, the settings come with each request.
+"""Generate text with SGLang's offline engine. SGLang finds the plug-in; each request carries its settings.
 
 python examples/sglang_offline.py [MODEL]
 """
@@ -12,7 +12,7 @@ from lz_penalty import bundled_model
 
 
 def main(name: str = "", **engine: Any) -> list[str]:
-    """The continuation of a prompt without and with the penalty, in one batch."""
+    """Return the continuation of a prompt without and with the penalty, in one batch."""
     name = name or str(bundled_model.path())
     llm = sglang.Engine(model_path=name, **engine)
     prompt = "The old man looked at the sea, and said that"

@@ -1,4 +1,4 @@
-"""Continuous batching in transformers: one batch of requests, with the penalty's settings in the generation config.
+"""Generate a batch with transformers' continuous batching. The generation config carries the penalty's settings.
 
 python examples/transformers_batching.py [MODEL]
 """
@@ -12,7 +12,7 @@ from lz_penalty.engines import transformers as lz
 
 
 def main(name: str = "") -> list[str]:
-    """The continuations of four prompts."""
+    """Return the continuations of four prompts."""
     name = name or str(bundled_model.path())
     model = AutoModelForCausalLM.from_pretrained(name)
     tokenizer = AutoTokenizer.from_pretrained(name)
@@ -22,7 +22,9 @@ def main(name: str = "") -> list[str]:
     settings = GenerationConfig(
         do_sample=False, max_new_tokens=100, eos_token_id=tokenizer.eos_token_id, lz_preset="guarded"
     )
-    small = ContinuousBatchingConfig(num_blocks=32, max_batch_tokens=256)  # for a CPU; left out, it fills a GPU
+    small = ContinuousBatchingConfig(
+        num_blocks=32, max_batch_tokens=256
+    )  # for a CPU; without it, the cache fills a GPU
     outputs = model.generate_batch(prompts, settings, small)
     return [tokenizer.decode(output.generated_tokens) for output in outputs.values()]
 

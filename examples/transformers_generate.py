@@ -1,4 +1,4 @@
-"""A penalised generation with Hugging Face transformers; with the bundled model it needs no network.
+"""Generate text with Hugging Face transformers and the penalty. The bundled model needs no network.
 
 python examples/transformers_generate.py [MODEL]
 """
@@ -12,7 +12,7 @@ from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor
 
 
 def main(name: str = "") -> list[str]:
-    """The continuation of a prompt without and with the penalty."""
+    """Return the continuation of a prompt without and with the penalty."""
     name = name or str(bundled_model.path())  # or any model of the hub, such as Qwen/Qwen3-0.6B
     model = AutoModelForCausalLM.from_pretrained(name)
     tokenizer = AutoTokenizer.from_pretrained(name)

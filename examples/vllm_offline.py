@@ -1,4 +1,4 @@
-"""vLLM in this process: the processor is named when the engine starts, the settings come with each request.
+"""Generate text with vLLM's offline engine. The engine loads the processor; each request carries its settings.
 
 python examples/vllm_offline.py [MODEL]
 """
@@ -12,7 +12,7 @@ from lz_penalty import bundled_model
 
 
 def main(name: str = "", **engine: Any) -> list[str]:
-    """The continuation of a prompt without and with the penalty, in one batch."""
+    """Return the continuation of a prompt without and with the penalty, in one batch."""
     name = name or str(bundled_model.path())
     llm = LLM(name, logits_processors=["lz_penalty.engines.vllm:LZPenaltyLogitsProcessor"], **engine)
     prompt = "The old man looked at the sea, and said that"
