@@ -1,1 +1,1 @@
-"""What the penalty costs, on a CPU (`cpu.py`) and on a CUDA device (`cuda.py`), next to what else there is."""
+"""Benchmarks, run as `python -m benchmarks.NAME` from the root of the repository; README.md lists them."""

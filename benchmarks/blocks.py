@@ -1,4 +1,4 @@
-"""What the penalty adds to a step, from a run in which every second block of steps is without it."""
+"""Compute what the penalty adds to a step, from a run that leaves the penalty out in every second block of steps."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 BLOCK = 12  # steps
-UNSETTLED = 3  # at the beginning of a block: what was left out is made up for
+UNSETTLED = 3  # steps at the beginning of a block that do not count: they make up for skipped work
 
 
 def settled(calm: np.ndarray) -> np.ndarray:
-    """Which of the calm steps come after some that were."""
+    """Mark the calm steps that follow `UNSETTLED` calm steps."""
     later = calm.copy()
     for before in range(1, UNSETTLED + 1):
         later[before:] &= calm[:-before]
@@ -22,13 +22,15 @@ def settled(calm: np.ndarray) -> np.ndarray:
 
 
 def in_blocks(begin_ns: np.ndarray, changed: np.ndarray) -> dict[str, Any]:
-    """The step time without the penalty, what it added in each block against those before and behind, and with it.
+    """Return the step time without and with the penalty, and what the penalty added in each block.
 
-    With it: the median over the blocks added, since the machine pauses now and then; a rare pause of the penalty's own would
-    not be seen either.
+    A block is compared with the blocks before and after it. The time with the penalty adds the median over the blocks, so
+    that a pause of the machine does not count; a rare pause of the penalty itself would not count either.
     """
     edges = [*np.flatnonzero(changed).tolist(), len(changed)]
-    quiet = max(itertools.pairwise(edges), key=lambda pair: pair[1] - pair[0])  # nobody comes or goes
+    quiet = max(
+        itertools.pairwise(edges), key=lambda pair: pair[1] - pair[0]
+    )  # the longest stretch without arrivals or departures
     steps = np.diff(begin_ns[slice(*quiet)]) / 1e6
     times = [
         float(np.median(steps[start + UNSETTLED : start + BLOCK])) for start in range(0, len(steps) - BLOCK + 1, BLOCK)

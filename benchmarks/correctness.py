@@ -1,4 +1,4 @@
-"""The check that comes before every time: a backend that disagrees with the reference is not worth measuring."""
+"""Check a backend against the reference before its times are measured."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALL_DTYPES = ("float32", "float64", "float16", "bfloat16")
 def check_backend(
     report: Report, backend: str, library: Any, device: str | None = None, *, count: int = 40, seconds: float = 25.0
 ) -> bool:
-    """Compare a backend with the golden file and with generated cases; note the result in the report."""
+    """Compare a backend with the golden file and with generated cases; add the result to the report."""
     began = time.perf_counter()
     golden, wrong = golden_disagreement(backend, library, device)
     done = 0
@@ -38,7 +38,7 @@ def check_backend(
 
 
 def generated(count: int, dtypes: tuple[str, ...]) -> Iterator[cases.Case]:
-    """First cases in the types that are timed, some of them with long windows; then any types and layouts."""
+    """Generate cases: first with the types that are timed, some with long windows; then with any types and layouts."""
     for seed in range(count):
         timed = seed < count // 2
         sizes = {"rows": 3, "length": 9000, "window": 8000} if seed % 8 == 3 else {"rows": 1 + seed % 5}
@@ -52,7 +52,7 @@ def generated(count: int, dtypes: tuple[str, ...]) -> Iterator[cases.Case]:
 def golden_disagreement(
     backend: str, library: Any, device: str | None = None, path: Path = GOLDEN
 ) -> tuple[int, str | None]:
-    """How many golden contexts there are, and where the backend differs; a call per vocabulary, settings per row."""
+    """Return the number of golden contexts, and the first difference of the backend. Each vocabulary is one call."""
     if not path.exists():
         return 0, None
     entries = json.loads(path.read_text())
@@ -74,7 +74,7 @@ def golden_disagreement(
 
 
 def _apply_golden(group: list[dict], vocab: int, backend: str, library: Any, device: str | None) -> np.ndarray:
-    """The adjustments `[rows, vocab]` in bits that a backend gives to contexts with one vocabulary."""
+    """Return the backend's adjustments `[rows, vocab]` in bits for contexts with one vocabulary."""
     names = {f.name for f in fields(LZPenaltyConfig)}
     configs = [
         LZPenaltyConfig(strength=1.0, **{name: value for name, value in entry.items() if name in names})

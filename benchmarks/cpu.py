@@ -1,7 +1,7 @@
-"""What the penalty costs on a CPU: `python -m benchmarks.cpu` (a few minutes), `--full` for the whole grid.
+"""Measure the op's time on a CPU: `python -m benchmarks.cpu` (a few minutes), `--full` for the whole grid.
 
-All contenders of a shape are timed in turns, on the same logits and histories, so that a busy machine slows all of
-them alike; every time is also given as a ratio to one dense `logits += bias` of that shape in the same run.
+The contenders of a shape take turns on the same logits and histories, so that a busy machine slows all of them equally.
+Each time is also given as a ratio to one dense `logits += bias` of that shape in the same run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ADD = "logits += bias"
 OURS = {"numba": "ours: numba", "numpy": "ours: numpy", "torch": "ours: torch"}
 DENSE, DRY = "dense paper", "DRY"
 BASELINES = ["add_ (torch)", *baselines.TRANSFORMERS, DRY, DENSE]
-SAMPLE_S = 3e-4  # a sample is as many calls as fit into this, at least one
+SAMPLE_S = 3e-4  # a sample is as many calls as fit into these seconds, at least one
 MAX_ROUNDS = 200
 Call = Callable[[], object]
 
@@ -51,7 +51,7 @@ Call = Callable[[], object]
 
 
 def default_shapes() -> list[Shape]:
-    """One axis at a time around batch 1, window 512, vocabulary 152k, paper; every preset with every kind of rows."""
+    """Return shapes that vary one axis around batch 1, window 512, vocabulary 152k; each preset with each kind of rows."""
     kinds = ("random", "loop")
     shapes = [Shape(rows=f"loop {period}") for period in PERIODS]
     shapes += [Shape(batch=batch, rows=rows) for batch in BATCHES for rows in kinds]
@@ -62,7 +62,7 @@ def default_shapes() -> list[Shape]:
 
 
 def full_shapes() -> list[Shape]:
-    """The whole grid."""
+    """Return the whole grid."""
     shapes = default_shapes() + [
         Shape(batch, window, vocab, preset, rows)
         for preset in PRESETS
@@ -76,7 +76,7 @@ def full_shapes() -> list[Shape]:
 
 
 def in_order(shapes: list[Shape]) -> list[Shape]:
-    """Each shape once, the paper's preset and the main window and vocabulary first."""
+    """Return each shape once, the paper's preset and the main window and vocabulary first."""
 
     def key(shape: Shape) -> tuple:
         off = (shape.window != MAIN_WINDOW, shape.vocab != MAIN_VOCAB)
@@ -86,7 +86,7 @@ def in_order(shapes: list[Shape]) -> list[Shape]:
 
 
 class Bench:
-    """One shape's arrays, made once and reused by every call, and the calls that are timed on them."""
+    """The arrays of one shape, and the calls that are timed on them."""
 
     def __init__(self, shape: Shape):
         self.shape = shape
@@ -100,11 +100,11 @@ class Bench:
         self.history = torch.from_numpy(self.token_ids)[:, : shape.length]
 
     def restore(self) -> None:
-        """The logits as they were."""
+        """Restore the original logits."""
         np.copyto(self.logits, self.original)
 
     def ours(self, backend: str) -> Call:
-        """A whole call of the op, checks included."""
+        """Return a whole call of the op, checks included."""
         given = [self.logits, self.token_ids, self.lengths, self.starts]
         if backend == "torch":
             given = [None if array is None else torch.from_numpy(array) for array in given]
@@ -117,7 +117,7 @@ class Bench:
         return call
 
     def add(self) -> dict[str, Call]:
-        """The dense add, NumPy's and torch's."""
+        """Return the dense add of NumPy and of torch."""
         logits = torch.from_numpy(self.logits)
         bias = baselines.bias_like(logits)
         ours, theirs = self.logits, bias.numpy()
@@ -129,13 +129,13 @@ class Bench:
         return {ADD: numpy_add, "add_ (torch)": lambda: logits.add_(bias)}
 
     def others(self) -> dict[str, Call]:
-        """The penalties people use, on the same history."""
+        """Return the other penalties, on the same history."""
         logits, history = torch.from_numpy(self.logits), self.history
         calls = {**baselines.transformers_processors(), DRY: baselines.dry}
         return {name: (lambda call=call: call(history, logits)) for name, call in calls.items()}
 
     def dense(self) -> Call:
-        """The paper's penalty, one comparison per vocabulary entry and window position."""
+        """Return the dense implementation of the paper's penalty."""
         logits, call = torch.from_numpy(self.logits), baselines.DensePaper(self.shape.config)
         return lambda: call(self.history, logits)
 
@@ -144,7 +144,7 @@ class Bench:
 
 
 def time_in_turns(calls: dict[str, Call], restore: Call, seconds: float) -> dict[str, list[float]]:
-    """Microseconds per call: a sample of each in turn, again and again, until the time is used up."""
+    """Return microseconds per call: samples of all calls in turn, until the time is used up."""
     inner = {}
     for name, call in calls.items():
         call()
@@ -158,7 +158,7 @@ def time_in_turns(calls: dict[str, Call], restore: Call, seconds: float) -> dict
             break
         for name, call in calls.items():
             restore()
-            call()  # untimed: the caches as this contender leaves them
+            call()  # untimed, so that the caches are as this contender leaves them
             began = time.perf_counter()
             for _ in range(inner[name]):
                 call()
@@ -167,14 +167,14 @@ def time_in_turns(calls: dict[str, Call], restore: Call, seconds: float) -> dict
 
 
 def measure(report: Report, shape: Shape, backends: list[str], *, seconds: float, memory_gb: float) -> None:
-    """Time every contender on one shape; the other penalties only with the paper's preset, as they have no presets."""
+    """Time the contenders on one shape; the other penalties, which have no presets, only with the paper's preset."""
     needs = 3 * 4e-9 * shape.batch * shape.vocab + 2 * 8e-9 * shape.batch * shape.length
     if needs > memory_gb:
         report.skip(ADD, shape, f"needs {needs:.0f} GB")
         return
     bench = Bench(shape)
     calls = {**bench.add(), **{OURS[backend]: bench.ours(backend) for backend in backends}}
-    work = 25 * 8e-9 * shape.batch * shape.length  # what the torch backend holds at once, roughly
+    work = 25 * 8e-9 * shape.batch * shape.length  # roughly what the torch backend allocates
     if work > memory_gb - needs and OURS["torch"] in calls:
         del calls[OURS["torch"]]
         report.skip(OURS["torch"], shape, f"needs {work:.0f} GB")
@@ -201,9 +201,9 @@ def measure(report: Report, shape: Shape, backends: list[str], *, seconds: float
 
 
 def check_allocations(report: Report, backends: list[str]) -> None:
-    """That no call allocates more for a larger vocabulary, by two meters.
+    """Claim that no call allocates more for a larger vocabulary, and measure it in two ways.
 
-    tracemalloc sees Python's and NumPy's memory; the process's address space, on Linux, also what Numba and torch take.
+    tracemalloc counts the memory of Python and NumPy. The address space, on Linux, also contains that of Numba and torch.
     """
     for backend in [name for name in backends if name != "torch"]:
         peaks = {vocab: traced_peak(backend, vocab) for vocab in (VOCABS[0], VOCABS[-1])}
@@ -217,7 +217,7 @@ def check_allocations(report: Report, backends: list[str]) -> None:
 
 
 def traced_peak(backend: str, vocab: int) -> int:
-    """Bytes that a warm call allocates at most, over all presets and rows random and in a loop."""
+    """Return the peak bytes that a warm call allocates, over all presets, with random rows and rows in a loop."""
     peak = 0
     for preset in PRESETS:
         for rows in ("random", "loop 7"):
@@ -232,7 +232,7 @@ def traced_peak(backend: str, vocab: int) -> int:
 
 
 def address_space_growth(backend: str) -> float | None:
-    """Megabytes by which one call raises the peak of the address space; `None` where an earlier peak hides it."""
+    """Return the megabytes by which one call raises the peak of the address space; `None` if an earlier peak hides it."""
     vocab = 2**26
     token_ids = histories("loop 7", 1, Shape().length, 1000)
     logits = np.empty((1, vocab), dtype=np.float32)
@@ -247,7 +247,7 @@ def address_space_growth(backend: str) -> float | None:
 
 
 def _address_space() -> tuple[int, int] | None:
-    """Present size and peak in bytes; `None` where the system does not say."""
+    """Return present size and peak in bytes; `None` if the system does not report them."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -260,7 +260,7 @@ def _address_space() -> tuple[int, int] | None:
 
 
 def judge(report: Report) -> None:
-    """What the data say about the claims for one row, window 512, vocabulary 152k, Numba."""
+    """Add the claims about one row, window 512, vocabulary 152k, Numba."""
     ours = OURS["numba"]
 
     def ratio(shape: Shape, other: str, base: Shape) -> float | None:
@@ -283,10 +283,10 @@ def judge(report: Report) -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--full", action="store_true", help="the whole grid of batches, windows, vocabularies, presets")
-    parser.add_argument("--json", type=Path, default=RESULTS / "cpu.json", help="where the results go")
+    parser.add_argument("--out", type=Path, default=RESULTS / "cpu.json", help="results file")
     parser.add_argument("--seconds", type=float, default=1.5, help="time per shape")
-    parser.add_argument("--torch-threads", type=int, default=1, help="cores for torch; NumPy and Numba use one")
-    parser.add_argument("--memory-gb", type=float, default=6.0, help="shapes that need more are left out")
+    parser.add_argument("--torch-threads", type=int, default=1, help="threads of torch; NumPy and Numba use one")
+    parser.add_argument("--memory-gb", type=float, default=6.0, help="leave out shapes that need more memory")
     return parser.parse_args()
 
 
@@ -294,9 +294,11 @@ def main() -> int:
     """Check, measure, print, write."""
     given = arguments()
     torch.set_num_threads(given.torch_threads)
-    report = Report(given.json, machine(torch_threads=given.torch_threads))
+    report = Report(given.out, machine(torch_threads=given.torch_threads))
     wrong = baselines.problems()
-    report.check("baselines are right", not wrong, wrong[0] if wrong else "dense paper penalty and DRY equal theirs")
+    report.check(
+        "baselines are right", not wrong, wrong[0] if wrong else "dense paper penalty and DRY equal their definitions"
+    )
     reasons = available_backends()
     backends = []
     for name, library in (("numba", np), ("numpy", np), ("torch", torch)):

@@ -1,4 +1,4 @@
-"""Clocks for CUDA: the time on the device under a CUDA graph, the time of an eager call, and what the host pays."""
+"""Clocks for `benchmarks.gpu`: device time under a CUDA graph, time of an eager call, and host time."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Callable, Sequence
 import torch
 
 Call = Callable[[], object]
-GRAPH_US = 5000  # a graph holds about as many calls as eagerly take this long
+GRAPH_US = 5000  # a graph contains about as many calls as take this long eagerly
 MOST_CALLS = 99
 
 
 def graph_times(calls: Sequence[Call], seconds: float = 0.04) -> list[float]:
-    """Microseconds per call: many calls, `calls` in turn, captured in one CUDA graph and replayed between two events.
+    """Return microseconds per call: `calls` in turn, captured in one CUDA graph that is replayed between two events.
 
-    Captured from one stream, each call begins when the one before has ended.
+    All calls are captured on one stream, so that each begins after the call before it has ended.
     """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for call in calls:
-            call()  # compiled, settings copied
+            call()  # compile and copy settings
         once = _eager_us(calls[0])
         rounds = max(1, int(min(MOST_CALLS, GRAPH_US / once)) // len(calls))
         graph = torch.cuda.CUDAGraph()
@@ -41,7 +41,7 @@ def graph_times(calls: Sequence[Call], seconds: float = 0.04) -> list[float]:
 
 
 def eager_times(call: Call, seconds: float = 0.4, most: int = 20) -> list[float]:
-    """Microseconds of single calls from the host's point of view, the device's work included."""
+    """Return microseconds of single calls as the host sees them, including the device's work."""
     samples = [_eager_us(call)]
     if samples[0] > seconds * 1e6:
         return samples
@@ -53,7 +53,7 @@ def eager_times(call: Call, seconds: float = 0.4, most: int = 20) -> list[float]
 
 
 def host_times(call: Call, samples: int = 30, calls: int = 20) -> list[float]:
-    """Microseconds that the host is busy with one call; it does not wait for the device."""
+    """Return the microseconds of host time per call, without waiting for the device."""
     found = []
     call()
     for _ in range(samples):
@@ -67,7 +67,7 @@ def host_times(call: Call, samples: int = 30, calls: int = 20) -> list[float]:
 
 
 def synchronises(call: Call) -> str | None:
-    """What a call waits for the device with, or `None` if it does not wait. The call must be warm."""
+    """Return torch's message about how a call waits for the device, or `None` if it does not wait. The call must be warm."""
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -83,7 +83,7 @@ def synchronises(call: Call) -> str | None:
 
 
 def warm_up(device: str, seconds: float = 0.5) -> None:
-    """Work until the clock speed is up."""
+    """Keep the device busy until its clock speed is up."""
     matrix = torch.randn(4096, 4096, device=device)
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:

@@ -1,4 +1,4 @@
-"""Triton kernels that show what bounds the penalty: nothing at all, and random access to logits and nothing else."""
+"""Triton kernels that show lower bounds for `benchmarks.gpu`: an empty launch, and random access to logits."""
 
 import torch
 import triton
@@ -19,7 +19,9 @@ def _gather(logits, row_stride, ids, slot_stride, count, sums, BLOCK: tl.constex
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     token = tl.load(ids + row * slot_stride + place, mask=place < count, other=0)
     logit = tl.load(logits + row * row_stride + token, mask=place < count, other=0.0)
-    tl.store(sums + row * tl.num_programs(1) + tl.program_id(1), tl.sum(logit, 0))  # so that the loads are needed
+    tl.store(
+        sums + row * tl.num_programs(1) + tl.program_id(1), tl.sum(logit, 0)
+    )  # otherwise the compiler would drop the loads
 
 
 @triton.jit
@@ -32,17 +34,17 @@ def _lower(logits, row_stride, ids, slot_stride, count, BLOCK: tl.constexpr):
 
 
 def empty(anything: Tensor) -> None:
-    """One program that does nothing: what a launch costs."""
+    """Run one program that does nothing, to time a launch."""
     _empty[(1,)](anything, num_warps=1)
 
 
 def chunks(count: int) -> int:
-    """Programs per row."""
+    """Return the number of programs per row."""
     return -(-count // BLOCK)
 
 
 def gather(logits: Tensor, ids: Tensor, count: int, sums: Tensor) -> None:
-    """Read the logits of the first `count` ids of every row; `sums [rows, chunks(count)]` takes their sums."""
+    """Read the logits of the first `count` ids of every row, and store sums of them in `sums [rows, chunks(count)]`."""
     _gather[(logits.shape[0], chunks(count))](logits, logits.stride(0), ids, ids.stride(0), count, sums, BLOCK=BLOCK)
 
 
@@ -52,7 +54,7 @@ def lower(logits: Tensor, ids: Tensor, count: int) -> None:
 
 
 def problems(device: str) -> list[str]:
-    """Where the kernels do not do what they say, on a small case."""
+    """Return the names of kernels that are wrong on a small case."""
     ids = torch.randint(0, 3000, (3, 700), device=device)
     logits = torch.randn(3, 3000, device=device)
     sums = torch.zeros(3, chunks(700), device=device)

@@ -1,8 +1,7 @@
-"""What `lz-penalty detect` needs for a JSON lines file of 1 GB: `python -m benchmarks.detect_memory`.
+"""Measure memory and speed of `lz-penalty detect` on a JSON lines file of 1 GB: `python -m benchmarks.detect_memory`.
 
-Makes the file in a temporary folder, runs the command as a process of its own, and writes its peak memory and its speed
-to results/detect_memory.json. Documents are of 0.2 to 200 kB of words drawn from a list, some of 8 MB; each tenth ends in
-a loop.
+The file is made in a temporary folder, and the command runs in its own process. The documents are random words, 0.2 to
+200 kB long, a few of 8 MB; each tenth ends in a loop. The results go to results/detect_memory.json.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.workload import RESULTS, machine
+from benchmarks.workload import RESULTS, machine, write_json
 
 LIMIT = 500  # megabytes of memory
-CASES = ((["tandem"], 1_000), (["tandem", "paper20", "drift", "counter", "edited"], 100))  # with megabytes of text
+CASES = ((["tandem"], 1_000), (["tandem", "paper20", "drift", "counter", "edited"], 100))  # criteria, megabytes of text
 SIZES = (200, 2_000, 20_000, 200_000)
 LARGEST = 8_000_000  # just below what the command reads by default
 
 
 def texts(seed: int = 0):
-    """Endless documents; made from a few long strings of words, so that making them does not take longer than reading."""
+    """Generate documents without end. They are slices of one long text, so that making them is fast."""
     draw = random.Random(seed)
     letters = "abcdefghijklmnopqrstuvwxyz"
     words = ["".join(draw.choices(letters, k=draw.randint(2, 9))) for _ in range(5_000)]
@@ -46,6 +45,7 @@ def texts(seed: int = 0):
 
 
 def make(file: Path, size: int) -> dict[str, int]:
+    """Write documents until the file has this many bytes; return the counts."""
     written = documents = 0
     with open(file, "w", encoding="utf-8") as out:
         for number, text in enumerate(texts()):
@@ -57,7 +57,7 @@ def make(file: Path, size: int) -> dict[str, int]:
 
 
 def measure(command: list[str]) -> tuple[dict[str, Any], float, int]:
-    """The command's answer, its seconds, and its peak memory in bytes."""
+    """Run the command; return its answer, its seconds, and its peak memory in bytes."""
     begin = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -69,7 +69,7 @@ def measure(command: list[str]) -> tuple[dict[str, Any], float, int]:
 
 
 def case(names: list[str], megabytes: int) -> dict[str, Any]:
-    """The command with these criteria on a file of this size."""
+    """Measure the command with these criteria on a file of this size."""
     options = [option for name in names for option in ("--criterion", name)]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "outputs.jsonl"
@@ -82,7 +82,9 @@ def case(names: list[str], megabytes: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--percent", type=int, default=100, help="of the size; less shows and does not save")
+    parser.add_argument(
+        "--percent", type=int, default=100, help="share of the file size; the results are saved only at 100"
+    )
     percent = parser.parse_args().percent
     rows = [case(names, megabytes * percent // 100) for names, megabytes in CASES]
     table = Table("criteria", "MB", "MB/s", "peak memory", f"under {LIMIT} MB", "flagged")
@@ -94,7 +96,7 @@ def main() -> None:
     Console().print(table)
     if percent == 100:
         out = {"machine": machine(), "limit_megabytes": LIMIT, "rows": rows}
-        (RESULTS / "detect_memory.json").write_text(json.dumps(out, indent=1) + "\n")
+        write_json(RESULTS / "detect_memory.json", out)
 
 
 if __name__ == "__main__":

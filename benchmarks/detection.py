@@ -1,13 +1,12 @@
-"""What detection costs: `python -m benchmarks.detection` (a few minutes); writes benchmarks/results/detection.json.
+"""Measure the speed of detection: `python -m benchmarks.detection` (a few minutes) writes results/detection.json.
 
-CPU time of one thread, the best of a few rounds. The claims are ratios within one run, or far from their limits, so that
-a busy machine does not decide them; the command fails where one does not hold.
+Times are CPU times of one thread, the best of a few rounds. The claims are ratios within one run, or far from their
+limits, so that other load does not decide them. The command fails if a claim does not hold.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -19,7 +18,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.workload import RESULTS, machine
+from benchmarks.workload import arguments, machine, write_json
 from lz_penalty import bundled_model
 from lz_penalty.detection import (
     RepetitionDetector,
@@ -29,7 +28,7 @@ from lz_penalty.detection import (
     repetition_report,
 )
 from lz_penalty.detection import _runs as runs
-from lz_penalty.engines.transformers._stopping import RepetitionStoppingCriteria
+from lz_penalty.engines.transformers import RepetitionStoppingCriteria
 
 MILLION = 1_000_000
 SETTINGS = {
@@ -41,7 +40,7 @@ SETTINGS = {
 
 
 def seconds(call: Callable[[], object], rounds: int = 5) -> float:
-    """CPU seconds of a call, the least of some rounds, after one to compile."""
+    """Return the CPU seconds of a call: the minimum of some rounds, after one call to compile."""
     call()
     taken = []
     for _ in range(rounds):
@@ -62,7 +61,7 @@ def fibonacci(length: int) -> bytes:
 
 
 def prose(length: int) -> bytes:
-    """Book passages, again in another order each time they are used up."""
+    """Return sentences of book passages, shuffled again whenever all are used."""
     rng, text = np.random.default_rng(0), b""
     sentences = [part.encode() for passage in bundled_model.passages() for part in passage.split(". ")]
     while len(text) < length:
@@ -102,7 +101,7 @@ def streams(length: int) -> dict[str, list[int]]:
 
 
 def offline() -> list[dict]:
-    """Megabytes per second of `find_repetition`, and how much longer eight times the length takes."""
+    """Measure `find_repetition` in megabytes per second, and how its time grows with eight times the length."""
     rows = []
     short, long = texts(MILLION // 8), texts(MILLION)
     for setting, (min_copies, min_length) in SETTINGS.items():
@@ -123,7 +122,7 @@ def offline() -> list[dict]:
 
 
 def documents() -> dict[str, float]:
-    """Megabytes per second over texts of 4,000 characters, as `str`, with the two library-free criteria."""
+    """Measure megabytes per second over texts of 4,000 characters."""
     text = prose(MILLION).decode(errors="replace")
     parts = [text[i : i + 4000] for i in range(0, len(text), 4000)]
     size = sum(len(part.encode()) for part in parts) / 1e6
@@ -140,7 +139,7 @@ def documents() -> dict[str, float]:
 
 
 def without_numba() -> dict[str, float]:
-    """Megabytes per second of the same search where Numba is not installed."""
+    """Measure megabytes per second of `find_repetition` without Numba."""
     spec = importlib.util.spec_from_file_location("runs_without_numba", runs.__file__)
     module = importlib.util.module_from_spec(spec)
     with mock.patch.dict(sys.modules, {"numba": None}):
@@ -153,7 +152,7 @@ def without_numba() -> dict[str, float]:
 
 
 def online() -> list[dict]:
-    """Microseconds per push over a million, and the last tenth against the first."""
+    """Measure microseconds per push over a million pushes, and the last tenth against the first."""
     rows = []
     for max_period in (1024, 8192):
         for name, stream in streams(MILLION).items():
@@ -177,7 +176,7 @@ def online() -> list[dict]:
 
 
 def rewinding() -> float:
-    """Microseconds of taking five drafted tokens back and pushing five others, as speculative decoding does."""
+    """Measure microseconds to rewind four tokens and push five, as speculative decoding does."""
     rng = np.random.default_rng(3)
     detector = RepetitionDetector()
     detector.extend(rng.integers(0, 50_000, 10_000).tolist())
@@ -193,7 +192,7 @@ def rewinding() -> float:
 
 
 def stopping() -> dict[str, float]:
-    """Microseconds of the stopping criterion per row and step, 4,096 tokens behind it."""
+    """Measure microseconds of the stopping criterion per row and step, after 4,096 tokens."""
     rng = np.random.default_rng(4)
     criteria = RepetitionStoppingCriteria(0)
     ordinary = torch.from_numpy(rng.integers(0, 50_000, (32, 4096)))
@@ -203,7 +202,7 @@ def stopping() -> dict[str, float]:
 
 
 def claims(data: dict) -> list[dict]:
-    """What must hold."""
+    """Return the claims, what was found, and whether they hold."""
     prose_mb_per_s = data["offline"][0]["mb_per_s"]
     growth = max(row["growth_over_linear"] for row in data["offline"])
     drift = max(row["last_over_first"] for row in data["online"])
@@ -223,10 +222,12 @@ def claims(data: dict) -> list[dict]:
 
 
 def main() -> None:
+    """Measure, print, and write the results."""
+    path = arguments(__doc__, "detection.json").out
     data: dict = {"machine": machine()}
     for part in (offline, documents, without_numba, online, rewinding, stopping, claims):
         data[part.__name__] = part(data) if part is claims else part()
-    (RESULTS / "detection.json").write_text(json.dumps(data, indent=1) + "\n")
+    write_json(path, data)
     console = Console()
     for part in ("offline", "online", "claims"):
         table = Table(*data[part][0], title=part)

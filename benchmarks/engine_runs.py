@@ -1,4 +1,4 @@
-"""What the benchmarks of engines share: model shapes with dummy weights, rounds of contenders, and their summary."""
+"""Parts that the benchmarks of vLLM and SGLang share: model shapes with dummy weights, rounds, and their summary."""
 
 from __future__ import annotations
 
@@ -13,19 +13,25 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from benchmarks.workload import RESULTS
+
 CONTEXT = 1024
-ALONE = "32B"  # no second engine fits beside it
+ALONE = "32B"  # too large for a second engine on the same GPU
 WITHOUT = "steps without it in the same run"
+FILE = "LZ_PENALTY_BENCHMARK_FILE"  # environment variable with the path of `notes`
+STEPS = 1_000_000
 PAPER, GUARDED, REPETITION, FREQUENCY = "LZ paper", "LZ guarded", "repetition 1.2", "frequency 0.3"
 
 
 def contender_settings(none: str, idle: str, field: str) -> dict[str, dict[str, Any]]:
-    """Sampling parameters of every contender.
+    """Return the sampling parameters of every contender.
 
     Args:
-        none: what the engine without us is called.
-        idle: what ours is called where no request asks for the penalty.
-        field: of the engine's sampling parameters, where the penalty's settings go.
+        none: name of the engine without our plug-in.
+        idle: name of the engine with our plug-in when no request asks for the penalty.
+        field: the sampling parameter that carries the penalty's settings.
     """
     return {
         none: {},
@@ -39,7 +45,7 @@ def contender_settings(none: str, idle: str, field: str) -> dict[str, dict[str, 
 
 @dataclass(frozen=True)
 class Shape:
-    """A Qwen2.5 architecture; figures from its published config.json."""
+    """A Qwen2.5 architecture; the numbers are from its published config.json."""
 
     hidden_size: int
     intermediate_size: int
@@ -59,7 +65,7 @@ SHAPES = {
 
 
 def write_model(name: str, folder: Path) -> str:
-    """Write a config.json of this shape, all that an engine needs for dummy weights; the folder's path."""
+    """Write a config.json of this shape, which is enough for dummy weights; return the folder's path."""
     config = asdict(SHAPES[name]) | {
         "architectures": ["Qwen2ForCausalLM"],
         "model_type": "qwen2",
@@ -76,28 +82,29 @@ def write_model(name: str, folder: Path) -> str:
 
 
 def random_prompts(name: str, batch: int) -> list[list[int]]:
+    """Return prompts of `CONTEXT` random tokens."""
     rng = random.Random(0)
     return [[rng.randrange(2, SHAPES[name].vocab_size) for _ in range(CONTEXT)] for _ in range(batch)]
 
 
 def parser(about: str | None, engine: str) -> argparse.ArgumentParser:
-    """The arguments that all these benchmarks take."""
+    """Return a parser with the options that both benchmarks take."""
     made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--shapes", nargs="+", default=["7B"], choices=list(SHAPES))
     made.add_argument("--batches", nargs="+", type=int, default=[64, 32, 8])
     made.add_argument("--new-tokens", type=int, default=64)
     made.add_argument("--rounds", type=int, default=8, help="runs of each contender")
-    made.add_argument("--seconds", type=float, default=600, help="no new round of a batch after this time")
+    made.add_argument("--seconds", type=float, default=600, help="start no new round of a batch after this time")
     made.add_argument("--others", type=int, default=3, help=f"runs of {engine}'s own penalties")
-    made.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / f"{engine.lower()}.json")
+    made.add_argument("--out", type=Path, default=RESULTS / f"{engine.lower()}.json")
     return made
 
 
 def run_rounds(
     run: Callable[[str], dict[str, Any]], contenders: list[str], given: argparse.Namespace, others: tuple[str, ...]
 ) -> Iterator[dict[str, Any]]:
-    """Rounds in which every contender runs once, in random order; `others`, whose cost is large, in a few of them."""
-    for contender in contenders:  # caches, compilations
+    """Run rounds: every contender once per round, in random order; `others`, whose cost is large, only in a few rounds."""
+    for contender in contenders:  # fill caches, compile
         run(contender)
     begin = time.monotonic()
     for number in range(given.rounds):
@@ -109,18 +116,27 @@ def run_rounds(
             yield {"round": number, "contender": contender} | run(contender)
 
 
+def notes(path: Path, mode: Any) -> np.ndarray:
+    """Map a file that this process shares with an engine's process.
+
+    The first row contains the number of steps and a setting of the benchmark. Each further row is one step; the engine's
+    module (`vllm_timed`, `sglang_watch`) says what it contains.
+    """
+    return np.memmap(path, np.int64, mode, shape=(STEPS, 4))
+
+
 # ---------------------------------------------------------------- results
 
 
 def summary(
     runs: list[dict[str, Any]], cell: tuple[str, ...], baselines: tuple[str, ...], medians: tuple[str, ...]
 ) -> list[dict[str, Any]]:
-    """Per cell and contender: step time, and the cost against the baseline of the same round, or of the same run.
+    """Return step time and cost for each cell and contender. The baseline is from the same round, or from the same run.
 
     Args:
-        runs: `contender`, `round`, `step_ms`, the keys below, and `without_ms` where the run has its own baseline.
-        cell: the keys that tell measurements apart.
-        baselines: the first of these contenders that a cell has.
+        runs: each with `contender`, `round`, `step_ms`, the keys below, and `without_ms` if it has its own baseline.
+        cell: the keys that identify a measurement.
+        baselines: contenders; the first that a cell has is its baseline.
         medians: further keys to take the median of.
     """
     rows = []
@@ -140,7 +156,7 @@ def summary(
 
 
 def _mean(name: str, values: list[float], resamples: int = 2000) -> dict[str, float]:
-    """Mean, and its 95 % bootstrap interval."""
+    """Return the mean and its 95 % bootstrap interval."""
     rng = random.Random(0)
     means = sorted(statistics.fmean(rng.choices(values, k=len(values))) for _ in range(resamples))
     low, high = means[int(0.025 * resamples)], means[int(0.975 * resamples)]
@@ -153,10 +169,12 @@ def _median_of(runs: list[dict[str, Any]], key: str) -> float | None:
 
 
 def earlier(path: Path, about: dict[str, Any]) -> dict[str, Any]:
-    """The results in the file, to be added to; from the same machine and versions, or the process ends."""
+    """Return the results in the file, to add runs to. Exit if they are from another machine or version."""
     if not path.exists():
         return {"machine": about, "runs": []}
     data = json.loads(path.read_text(encoding="utf-8"))
     if data["machine"] != about:
-        sys.exit(f"{path} is from another machine or version: {data['machine']} and {about}; use another --out.")
+        sys.exit(
+            f"{path} is from another machine or version: it has {data['machine']}, here is {about}. Use another --out."
+        )
     return data

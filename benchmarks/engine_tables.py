@@ -1,38 +1,194 @@
-"""The tables of `matrix.py` and `llama_cpp_engine.py`, for the terminal and for docs/."""
+"""The tables of the penalty's cost in engines, and of the matrix: one page of docs/ for each results file."""
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
+
+from benchmarks.tables import machine, paragraph, results, table
+
+SHAPES = (
+    "Qwen2.5 shapes with dummy weights in bfloat16, context 1,024, greedy: the median step, and what a penalty on every "
+    "request adds to it: the mean over interleaved rounds of the difference within a round, and its 95 % interval. "
+)
+
+
+# ---------------------------------------------------------------- vLLM and SGLang
+
+
+def vllm(data: dict[str, Any]) -> list[str]:
+    """What each contender adds to a step of vLLM."""
+    ours = [row for row in data["summary"] if row["contender"] == "LZ paper" and row["shape"] == "7B"]
+    host = " and ".join(f"{row['host_us']:.0f} us at batch {row['batch']}" for row in ours)
+    arrival = " and ".join(f"{row['arrival_us'] / 1e3:.1f} ms for {row['batch']}" for row in ours)
+    about = (
+        f"{SHAPES}`Without`: a second engine without a processor; for 32B, where only one fits, requests without the penalty. "
+        f"The host works {host} on a step of 7B (preset paper), and when all requests arrive at once {arrival}. "
+        f"vLLM {data['machine']['vllm']}, {data['machine']['runner']} runner; {machine(data)}. "
+        "`python -m benchmarks.vllm_engine`."
+    )
+    costs = _engine_costs("step in vLLM", data["summary"], _contender_columns("processor", "vLLM"))
+    return [*costs, "", *paragraph(about), "", *vllm_blocks(results("vllm_blocks.json"))]
+
+
+def vllm_blocks(data: dict[str, Any]) -> list[str]:
+    """What the penalty adds within one run; this is more precise than a comparison of two runs."""
+    costs = [
+        "{shape}, batch {batch}, {new_tokens} tokens, {contender}: {cost:+.2%} ({cost_low:+.2%} to {cost_high:+.2%}), and "
+        "{host_us:.0f} us of the host's time".format(**row)
+        for row in sorted(data["summary"], key=lambda row: row["contender"], reverse=True)
+    ]
+    return paragraph(
+        "Two engines differ from round to round by more than that. Within one run of one engine, blocks of steps with the "
+        "penalty against those in which it is left out (the median over the blocks of a run, then the mean over the runs): "
+        f"{'; '.join(costs)}. vLLM {data['machine']['vllm']}, {machine(data)}. "
+        "`python -m benchmarks.vllm_engine --blocks --shapes 7B --batches 64 --new-tokens 256 --rounds "
+        f"{max(row['rounds'] for row in data['summary'])}`."
+    )
+
+
+def sglang(data: dict[str, Any]) -> list[str]:
+    """What each contender adds to a step of SGLang, in the engine and in SGLang's one-batch benchmark."""
+    lines: list[str] = []
+    for how, title in (("engine", "engine, overlap on"), ("one-batch", "one-batch benchmark")):
+        rows = [row for row in data["summary"] if row["how"] == how]
+        lines += [*_engine_costs(title, rows, _contender_columns("plug-in", "SGLang")), ""] if rows else []
+    about = (
+        f"{SHAPES}`Without`: a second engine without the plug-in; for 32B, and in the one-batch benchmark, requests without "
+        "the penalty. SGLang's one-batch benchmark waits for the device after every step, so that the host's work counts in "
+        f"full. SGLang {data['machine']['sglang']}, attention {data['machine']['attention']}; {machine(data)}. "
+        "`python -m benchmarks.sglang_engine`."
+    )
+    return [*lines, *paragraph(about)]
+
+
+def _contender_columns(ours: str, engine: str) -> dict[str, str]:
+    """Return the contenders to show, and their column titles."""
+    return {
+        f"{ours}, no request asks": f"idle {ours}",
+        "LZ paper": "LZ paper",
+        "LZ guarded": "LZ guarded",
+        "repetition 1.2": f"{engine}'s repetition 1.2",
+        "frequency 0.3": f"{engine}'s frequency 0.3",
+    }
+
+
+def _engine_costs(title: str, summary: list[dict[str, Any]], shown: dict[str, str]) -> list[str]:
+    """Return a table with a row per shape and batch, and a column per contender."""
+    found = {(row["shape"], row["batch"], row["new_tokens"], row["contender"]): row for row in summary}
+    columns = [one for one in shown if any(key[-1] == one and row["baseline"] != one for key, row in found.items())]
+    rows = []
+    for cell in sorted({key[:-1] for key in found}, key=lambda cell: (float(cell[0][:-1]), -cell[1])):
+        base = found[(*cell, found[(*cell, "LZ paper")]["baseline"])]
+        label = f"{cell[0]}, batch {cell[1]}, {cell[2]} tokens"
+        added = [_added(found.get((*cell, column)), base) for column in columns]
+        rows.append([label, f"{base['step_ms']:.3f} ms", *added])
+    return table([title, "without", *(shown[one] for one in columns)], rows)
+
+
+def _added(row: dict[str, Any] | None, base: dict[str, Any]) -> str:
+    """Return what a contender adds to the step, with its interval; nothing for the baseline itself."""
+    if row is None or row is base:
+        return ""
+    bounds = " ({cost_low:+.2%} to {cost_high:+.2%})".format(**row) if row["rounds"] > 1 else ""
+    return f"{row['cost']:+.2%}{bounds}"
+
+
+# ---------------------------------------------------------------- transformers
+
+
+def overhead(data: dict[str, Any]) -> list[str]:
+    """The processor's share of a step of `generate`."""
+    rows = [
+        [str(row["batch"]), f"{row['step'] * 1e3:.0f} ms", f"{row['processor'] * 1e6:.0f} us", f"{row['share']:.2%}"]
+        for row in data["rows"]
+    ]
+    about = (
+        f"A random-weight model of 8 layers and a vocabulary of 151,936 on a CPU, guarded preset, {data['context']} tokens of "
+        f"context, every second row in a loop; the copy of the scores not counted. {machine(data)}. "
+        "`python -m benchmarks.overhead`."
+    )
+    return [*table(["batch", "one step of the model", "the processor", "share"], rows), "", *paragraph(about)]
+
+
+def policy(data: dict[str, Any]) -> list[str]:
+    """What a policy adds to a row and step of the penalty."""
+    read, push, alone = data["reading"], data["pushing"], data["rows"][0]["penalty"]
+    rows = []
+    for row in data["rows"]:
+        added = [f"{row[name] / row['batch']:+.1f} us" for name in ("sections", "ladder", "own")]
+        rows.append([f"{row['batch']}, {row['context']:,}", f"{row['penalty'] / row['batch']:.1f} us", *added])
+    about = (
+        "Microseconds of a row in a step: the whole processor with the penalty alone, and what a policy with that penalty in "
+        f"all sections adds, the stopping criterion included; at most {data['limit']:g} are wanted. Where there is a policy, "
+        "left padding is looked for once, which saves some of it. The bundled tokenizer, window 512, numba. Reading a token "
+        f"takes {read['again']:.2f} us; {read['first']:.2f} us over a first reading of {data['tokens']:,} tokens, "
+        f"{read['first'] / alone:.1%} of the penalty's own step of one row; a token that nothing is known about in its state "
+        f"{read['slow']:.1f} us. A tracker takes {push['sections']:.1f} us a token, {push['ladder']:.1f} us with the ladder "
+        f"(10 and 20 copies), {push['shadow']:.1f} us in shadow mode, {push['loop']:.1f} us there in an endless loop. "
+        f"{machine(data)}. "
+        "`python -m benchmarks.policy`."
+    )
+    ways = ["sections, by fields", "sections and ladder, by fields", "the same, own processor"]
+    return [*table(["batch, context", "the penalty", *ways], rows), "", *paragraph(about)]
+
+
+# ---------------------------------------------------------------- llama.cpp
+
+
+def llama_cpp(data: dict[str, Any]) -> list[str]:
+    """The time of processor and sampler, next to the time of the engine itself."""
+    taken, sample = data["processor"], data["processor"]["sample()"]
+    rows = [["`Llama.sample()`", f"{sample:.0f} us", ""]]
+    for name in ("paper, C", "paper, Python", "guarded, C", "guarded, Python"):
+        rows.append([f"the processor: {name}", f"{taken[name]:.1f} us", f"{taken[name] / sample:.1%}"])
+    nothing = taken["sample() with a processor that does nothing"]
+    added = [f"{nothing - sample:.1f} us", f"{nothing / sample - 1:.1%}"]
+    rows.append(["calling a processor that does nothing", *added])
+    samplers = [
+        [window, *(f"{times[name]:.1f} us" for name in ("DRY", "LZ paper", "LZ guarded"))]
+        for window, times in data["samplers"].items()
+    ]
+    note = (
+        f"Medians of interleaved runs at a vocabulary of {data['vocabulary']:,}; the processor is timed inside `sample()`, "
+        f"whose chain is made once, as by `generate`. {machine(data, ('python', 'numba', 'llama-cpp-python'))}. "
+        "`make bench-llama-cpp`."
+    )
+    return [
+        *table(["per token", "time", "of `sample()`"], rows),
+        "",
+        *table(["native samplers", "DRY, llama.cpp's own", "LZ, paper", "LZ, guarded"], samplers),
+        "",
+        *paragraph(note),
+    ]
+
+
+# ---------------------------------------------------------------- the matrix
 
 
 def matrix(data: dict[str, Any]) -> list[str]:
-    """Engines down, settings across, and below what was compared."""
+    """The share of equal sequences, one row per engine and one column per setting."""
     settings = list(dict.fromkeys(row["setting"] for row in data["rows"]))
-    lines = [f"| engine | {' | '.join(settings)} |", "|---" * (len(settings) + 1) + "|"]
-    for engine in dict.fromkeys(row["engine"] for row in data["rows"]):
-        cells = [share(row) for row in data["rows"] if row["engine"] == engine]
-        lines.append(f"| {engine} | {' | '.join(cells)} |")
-    lines += [f"| {engine} |" + " not installed |" * len(settings) for engine in data["not_installed"]]
-    return [*lines, "", *textwrap.wrap(about_matrix(data), 118, break_on_hyphens=False)]
-
-
-def about_matrix(data: dict[str, Any]) -> str:
+    rows = [
+        [engine, *(share(row) for row in data["rows"] if row["engine"] == engine)]
+        for engine in dict.fromkeys(row["engine"] for row in data["rows"])
+    ]
+    rows += [[engine, *["not installed"] * len(settings)] for engine in data["not_installed"]]
     plan = data["prompts"]
     count = plan["short"] + plan["long"]
     changed = ", ".join(f"{name} {number}" for name, number in data["changed"].items())
     versions = ", ".join(dict.fromkeys(data["versions"].values()))
-    return (
+    about = (
         f"The share of {count} greedy sequences ({plan['short']} openings and {plan['long']} prompts of "
         f"{plan['long_tokens']:,} tokens, {plan['new']} new tokens each) that equal the reference loop's, token for token; for "
         "quantised models the reference loop runs over the engine's own logits. Near-tie: where the sequences part, the two "
         "best logits of the reference are less than 0.001 apart, by as much as is said. Sequences that "
         f"differ between settings, of {count}: {changed}. {data['machine']['cpu']}; {versions}. `make matrix`."
     )
+    return [*table(["engine", *settings], rows), "", *paragraph(about)]
 
 
 def share(row: dict[str, Any]) -> str:
-    """The share, and what the rest is.
+    """Return the share of equal sequences, and the margins of the others.
 
     >>> share({"identical": 23, "sequences": 24, "near_ties": [0.00004], "unexplained": []})
     '95.8%, near-ties: 4e-05'
@@ -42,25 +198,3 @@ def share(row: dict[str, Any]) -> str:
         if row[name]:
             parts.append(f"{what}: {', '.join(f'{margin:.0e}' for margin in row[name])}")
     return ", ".join(parts)
-
-
-def llama_cpp(data: dict[str, Any]) -> list[str]:
-    """What processor and sampler take, beside what the engine itself takes."""
-    taken, sample = data["processor"], data["processor"]["sample()"]
-    lines = ["| per token | time | of `sample()` |", "|---|---|---|", f"| `Llama.sample()` | {sample:.0f} us | |"]
-    for name in ("paper, C", "paper, Python", "guarded, C", "guarded, Python"):
-        lines.append(f"| the processor: {name} | {taken[name]:.1f} us | {taken[name] / sample:.1%} |")
-    nothing = taken["sample() with a processor that does nothing"]
-    lines.append(f"| calling a processor that does nothing | {nothing - sample:.1f} us | {nothing / sample - 1:.1%} |")
-    lines += ["", "| native samplers | DRY, llama.cpp's own | LZ, paper | LZ, guarded |", "|---|---|---|---|"]
-    for window, times in data["samplers"].items():
-        lines.append(
-            f"| {window} | {' | '.join(f'{times[name]:.1f} us' for name in ('DRY', 'LZ paper', 'LZ guarded'))} |"
-        )
-    about = data["machine"]
-    note = (
-        f"Medians of interleaved runs at a vocabulary of {data['vocabulary']:,}; the processor is timed inside `sample()`, "
-        f"whose chain is made once, as by `generate`. {about['cpu']}; python {about['python']}, numba {about['numba']}, "
-        f"llama-cpp-python {about['llama-cpp-python']}. `make bench-llama-cpp`."
-    )
-    return [*lines, "", *textwrap.wrap(note, 118, break_on_hyphens=False)]

@@ -1,23 +1,62 @@
-"""The tables of docs/duality.md and docs/cost.md, from the results of `lz-penalty duality` and `lz-penalty cost`."""
+"""The tables of `lz-penalty compare`, `duality` and `cost`, in README.md and in five pages of docs/."""
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
+
+from benchmarks.tables import machine, paragraph, signed, table
+
+
+def comparison(data: dict[str, Any]) -> list[str]:
+    """Each penalty's loops, variety, harm and accuracy."""
+    rows = []
+    for row in data["results"]:
+        cost = "infinite" if row["human_text_cost"] is None else f"{signed(row['human_text_cost'])} bits"
+        ours = row["penalty"].split(":")[0] in ("paper", "guarded", "failsafe")
+        name = f"**{row['penalty']}**" if ours else row["penalty"]
+        shares = [f"{row['degenerate']:.1%}", f"{row['loops']:.1%}", f"{row['distinct_4']:.2f}"]
+        rows.append([name, *shares, cost, f"{row['accuracy']:.1%}"])
+    plan = data["plan"]
+    about = (
+        f"The bundled model decoded greedily in {plan['dtype']}: {plan['prompts']} open-ended prompts, "
+        f"{plan['new_tokens']:,} tokens each, never allowed to end. Degenerate: some unit 20 times or more in a row (the "
+        "paper's threshold); loops: 5 times and 60 tokens; human-text cost: how many bits per token worse the penalised "
+        f"model predicts books it has not seen; accuracy: {plan['problems']} held-out reasoning problems. "
+        f"{machine(data)}. Made by `lz-penalty compare --prompts {plan['prompts']} --problems {plan['problems']} "
+        f"--passages {plan['passages']} --dtype {plan['dtype']}`; `--model` measures any other."
+    )
+    columns = ["penalty", "degenerate", "loops", "different 4-grams", "human-text cost", "accuracy"]
+    return [*table(columns, rows), "", *paragraph(about)]
+
+
+def sweep(data: dict[str, Any]) -> list[str]:
+    """Return the comparison of many strengths, sorted by penalty."""
+
+    def key(row: dict[str, Any]) -> tuple[Any, ...]:
+        name = row["penalty"]
+        return name.split(":")[0], name.split(",")[1:], name
+
+    return comparison(data | {"results": sorted(data["results"], key=key)})
+
+
+def weak(data: dict[str, Any]) -> list[str]:
+    """How many outputs of a weak model are degenerate, under bounded penalties and under escalation."""
+    shown = ("none", "repetition:1.2", "paper", "guarded", "failsafe")
+    found = {row["penalty"]: row for row in data["results"]}
+    rows = [[name, f"{found[name]['degenerate']:.1%}", f"{found[name]['loops']:.1%}"] for name in shown]
+    return table(["penalty", "degenerate outputs", "outputs with a loop"], rows)
+
+
+# ---------------------------------------------------------------- lz-penalty duality
 
 
 def duality(data: dict[str, Any]) -> list[str]:
     """All predictors and compressors on the same texts."""
-    lines = [
-        "| coded by | cross-entropy, bits per token | code, bits per token | bits per byte | size |",
-        "|---|---|---|---|---|",
-    ]
+    rows = []
     for row in data["results"]:
         entropy = "" if row["cross_entropy"] is None else f"{row['cross_entropy'] / row['tokens']:.4f}"
-        lines.append(
-            f"| {row['name']} | {entropy} | {row['bits'] / row['tokens']:.4f} | {row['bits'] / row['bytes']:.3f} | "
-            f"{row['bits'] / 8 / row['bytes']:.1%} |"
-        )
+        code = [f"{row['bits'] / row['tokens']:.4f}", f"{row['bits'] / row['bytes']:.3f}"]
+        rows.append([row["name"], entropy, *code, f"{row['bits'] / 8 / row['bytes']:.1%}"])
     first = data["results"][0]
     coded = [row["decoded"] for row in data["results"] if row["decoded"] is not None]
     texts = data["plan"]["passages"]
@@ -27,49 +66,42 @@ def duality(data: dict[str, Any]) -> list[str]:
         f"language models and of LZSS as one were decoded to the same text. Made by `lz-penalty duality --passages {texts} "
         "--out benchmarks/results/duality.json`."
     )
-    return [*lines, "", *textwrap.wrap(about, 118, break_on_hyphens=False)]
+    columns = ["coded by", "cross-entropy, bits per token", "code, bits per token", "bits per byte", "size"]
+    return [*table(columns, rows), "", *paragraph(about)]
 
 
 def excess(data: dict[str, Any]) -> list[str]:
-    """How far codes are from the bound, and what normalising costs LZSS."""
-    lines = [
-        "| coded by | longest code over its cross-entropy | over that of the rounded probabilities |",
-        "|---|---|---|",
+    """How far codes are from the bound."""
+    rows = [
+        [row["name"], f"{row['worst_excess']:+.2f} bits", f"{row['worst_excess_quantised']:+.2f} bits"]
+        for row in data["results"]
+        if row["decoded"] is not None
     ]
-    for row in data["results"]:
-        if row["decoded"] is not None:
-            lines.append(
-                f"| {row['name']} | {row['worst_excess']:+.2f} bits | {row['worst_excess_quantised']:+.2f} bits |"
-            )
-    return lines
+    return table(["coded by", "longest code over its cross-entropy", "over that of the rounded probabilities"], rows)
 
 
 def partition(data: dict[str, Any]) -> list[str]:
-    """LZSS's codelengths before and after they are made a distribution."""
-    lines = [
-        "| LZSS as a language model | codelengths, bits per token | what normalising adds | cross-entropy |",
-        "|---|---|---|---|",
-    ]
+    """LZSS's codelengths before and after they are normalised to a distribution."""
+    rows = []
     for row in data["results"]:
         if row["codelengths"] is not None:
             before, after = row["codelengths"] / row["tokens"], row["cross_entropy"] / row["tokens"]
-            lines.append(f"| {row['name'].partition(', ')[2]} | {before:.3f} | {after - before:+.3f} | {after:.3f} |")
-    return lines
+            rows.append([row["name"].partition(", ")[2], f"{before:.3f}", f"{after - before:+.3f}", f"{after:.3f}"])
+    columns = ["LZSS as a language model", "codelengths, bits per token", "what normalising adds", "cross-entropy"]
+    return table(columns, rows)
+
+
+# ---------------------------------------------------------------- lz-penalty cost
 
 
 def cost(data: dict[str, Any]) -> list[str]:
-    """Every penalty on human text and on all copies."""
-    lines = [
-        "| penalty | human text, bits per token | copies, bits per token | leaves the copy | spoilt tasks |",
-        "|---|---|---|---|---|",
-    ]
+    """Every penalty on human text and on all copying tasks."""
+    rows = []
     for row in data["results"]:
         text, copies = row["human_text"], row["copies"][-1]
         interval = "" if text["mean"] in (None, 0) else f" ({_bits(text['low'])} to {_bits(text['high'])})"
-        lines.append(
-            f"| {row['penalty']} | {_bits(text['mean'])}{interval} | {_bits(copies['cost']['mean'])} | "
-            f"{copies['leaves']:.1%} | {copies['spoilt']:.0%} |"
-        )
+        bits = [f"{_bits(text['mean'])}{interval}", _bits(copies["cost"]["mean"])]
+        rows.append([row["penalty"], *bits, f"{copies['leaves']:.1%}", f"{copies['spoilt']:.0%}"])
     none = data["results"][0]["copies"][-1]
     plan = data["plan"]
     about = (
@@ -78,24 +110,32 @@ def cost(data: dict[str, Any]) -> list[str]:
         f"{none['stays']:.1%} of the tokens: it cannot leave it at more. In brackets the 95 % interval over passages. Made by "
         f"`lz-penalty cost --passages {plan['passages']} --tasks {plan['tasks']} --out benchmarks/results/cost.json`."
     )
-    return [*lines, "", *textwrap.wrap(about, 118, break_on_hyphens=False)]
+    columns = ["penalty", "human text, bits per token", "copies, bits per token", "leaves the copy", "spoilt tasks"]
+    return [*table(columns, rows), "", *paragraph(about)]
 
 
 def copies(data: dict[str, Any]) -> list[str]:
-    """At what share of the tokens a penalty makes greedy decoding leave the copy, by kind."""
-    kinds = [one["kind"] for one in data["results"][0]["copies"]][:-1]
-    lines = ["| leaves the copy | " + " | ".join(kinds) + " |", "|---" * (len(kinds) + 1) + "|"]
+    """The share of tokens at which greedy decoding leaves the copy, by kind of task."""
+    return _leaving(data, {one["kind"]: one["kind"] for one in data["results"][0]["copies"][:-1]})
+
+
+def asked_for(data: dict[str, Any]) -> list[str]:
+    """How often penalties leave the copy where repetition was asked for, and in indented code."""
+    return _leaving(
+        data, {"letters": "a letter 50 to 150 times", "edit": "code with a name changed", "quote": "a quotation"}
+    )
+
+
+def _leaving(data: dict[str, Any], kinds: dict[str, str]) -> list[str]:
+    """Return a table of these kinds of tasks (with their titles); the row without a penalty shows the reverse."""
+    rows = []
     for row in data["results"]:
-        if row["penalty"] == "none":
-            stays = " | ".join(f"{one['stays']:.1%}" for one in row["copies"][:-1])
-            lines.append(f"| (stays on it without a penalty) | {stays} |")
-        else:
-            shares = " | ".join(f"{one['leaves']:.1%}" for one in row["copies"][:-1])
-            lines.append(f"| {row['penalty']} | {shares} |")
-    return lines
+        unpenalised = row["penalty"] == "none"
+        found = {one["kind"]: one["stays" if unpenalised else "leaves"] for one in row["copies"]}
+        label = "(stays on it without a penalty)" if unpenalised else row["penalty"]
+        rows.append([label, *(f"{found[kind]:.1%}" for kind in kinds)])
+    return table(["leaves the copy", *kinds.values()], rows)
 
 
 def _bits(value: float | None) -> str:
-    if value is None or value > 1_000:
-        return "over 1,000"
-    return f"{value:+.3f}".replace("-0.000", "0.000").replace("+0.000", "0.000")
+    return "over 1,000" if value is None or value > 1_000 else signed(value)

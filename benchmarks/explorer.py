@@ -1,32 +1,30 @@
-"""The explorer of the documentation site, with recorded runs of the bundled model.
+"""Build the explorer of the documentation site, with recorded runs of the bundled model.
 
-`python -m benchmarks.explorer` writes build/explorer.html; `--record` makes the runs again first, which takes a minute.
+`python -m benchmarks.explorer` writes build/explorer.html; `--record` records the runs again first, which takes a minute.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
+from benchmarks.workload import RESULTS, ROOT
 from lz_penalty import LZPenaltyConfig, bundled_model
 from lz_penalty.bundled_model import problems
 from lz_penalty.explain._page import page
 from lz_penalty.explain._recording import checked_recording
 
-ROOT = Path(__file__).resolve().parent.parent
-
-RUNS = ROOT / "benchmarks" / "results" / "recorded_runs.json"
+RUNS = RESULTS / "recorded_runs.json"
 PAGE = ROOT / "build" / "explorer.html"
 PENALTIES = ["none", "repetition:1.2", "frequency:0.3", "dry:0.8", "paper", "guarded", "failsafe"]
 NEW_TOKENS = 128
 TOP = 10
-# Picked by hand after looking at runs of the first 24 prompts: 22 is the one on which repetition, frequency and paper loop
-# too. They show what can happen, not how often; `lz-penalty compare` counts.
+# Chosen by hand from the first 24 prompts: on prompt 22, repetition, frequency and paper loop too. They show what can happen;
+# `lz-penalty compare` counts how often it does.
 STORY, STUCK = 22, 17
 PICKED = "Picked to show loops, and not typical: `lz-penalty compare` counts how often each penalty loops."
-COPIES = 4  # how many of them stand in the prompt where the model is stuck already
+COPIES = 4  # copies of the loop in the prompt of the story that is stuck already
 
 EXAMPLES = [
     {
@@ -48,7 +46,7 @@ EXAMPLES = [
 
 
 def recordings() -> list[dict[str, Any]]:
-    """Three recordings: a story that begins to loop, one that is stuck already, and a problem with an answer."""
+    """Record three runs: a story that begins to loop, one that is stuck already, and a problem with an answer."""
     import torch
 
     from lz_penalty.detection import find_repetition
@@ -64,7 +62,7 @@ def recordings() -> list[dict[str, Any]]:
     loop = find_repetition(written, min_copies=COPIES)
     assert loop is not None
     stuck = stuck + written[: loop.start + COPIES * loop.period]
-    (problem,) = problems.generate(seed=4, n=1, split="heldout")  # picked too: most problems look the same in all runs
+    (problem,) = problems.generate(seed=4, n=1, split="heldout")  # chosen by hand: most problems look equal in all runs
     asked = loaded.tokenizer(problems.prompt(problem)).input_ids
     options: dict[str, Any] = {"new_tokens": NEW_TOKENS, "top": TOP}
     greedy = "The bundled model, always taking the token that is likeliest after the penalty"
@@ -76,7 +74,7 @@ def recordings() -> list[dict[str, Any]]:
             stuck,
             chosen,
             name="a story that is stuck already",
-            about=f"{endless}. {COPIES} copies of its loop stand in the prompt. Which penalties lead out? {PICKED}",
+            about=f"{endless}. The prompt contains {COPIES} copies of its loop. Which penalties lead out? {PICKED}",
             **options,
         ),
         record(
@@ -106,7 +104,7 @@ def built() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--record", action="store_true", help="make the runs again first")
+    parser.add_argument("--record", action="store_true", help="record the runs again first")
     arguments = parser.parse_args()
     if arguments.record:
         made = [json.dumps(one, separators=(",", ":")) for one in recordings()]

@@ -1,20 +1,20 @@
-"""How long a step of the explorer takes in a browser, for a text of 2,000 tokens: `python -m benchmarks.explorer_speed`.
+"""Measure a step of the explorer in a browser, with 2,000 tokens of text: `python -m benchmarks.explorer_speed`.
 
-A step goes one token back; a jump goes to another place in the text's second half, where most of the window changes. Both
-count until the browser has laid the page out again. Fails if a median is not below 50 ms.
+A step goes one token back; a jump goes to another position in the second half of the text, so that most of the window
+changes. Both times include the new layout of the page. The command fails if a median is 50 ms or more.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import shutil
 import sys
 from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
+from benchmarks.workload import write_json
 from lz_penalty import LZPenaltyConfig, bundled_model
 from lz_penalty.config import PRESETS
 from lz_penalty.explain._page import page
@@ -40,7 +40,7 @@ CUT = """([text, tokens]) => lzPenalty.encode(text).slice(0, tokens)
 
 
 def steps_ms(browser: Browser, text: str, config: LZPenaltyConfig, stride: int) -> list[float]:
-    """Milliseconds of each step, ascending; a step goes `stride` tokens back."""
+    """Return the milliseconds of each step in ascending order; a step goes `stride` tokens back."""
     opened = browser.new_page()
     opened.set_content(page(config=config, text=""))
     opened.locator("#input").fill(opened.evaluate(CUT, [text, TOKENS]))
@@ -52,7 +52,7 @@ def steps_ms(browser: Browser, text: str, config: LZPenaltyConfig, stride: int) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="write the results here, as JSON")
+    parser.add_argument("--out", type=Path, help="results file (JSON)")
     arguments = parser.parse_args()
     texts = {"prose": "\n".join(bundled_model.passages()[:3]), "loop": "Wait, is it 12? Yes, it is 12. " * 400}
     binary = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -70,8 +70,8 @@ def main() -> None:
         version = browser.version
         browser.close()
     if arguments.out:
-        told = {"browser": version, "tokens": TOKENS, "steps": STEPS, "results": results}
-        arguments.out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        found = {"browser": version, "tokens": TOKENS, "steps": STEPS, "results": results}
+        write_json(arguments.out, found)
     if max(one["median_ms"] for one in results) >= LIMIT_MS:
         sys.exit(f"a step takes {LIMIT_MS:.0f} ms or more")
 

@@ -1,10 +1,9 @@
-"""The figures of docs/results.md from the results: `python -m benchmarks.figures`, or `--check` that they are current."""
+"""Draw the figures of docs/results.md from the results: `python -m benchmarks.figures`; `--check` only compares."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,12 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from benchmarks.readme import microseconds
+from benchmarks.op_tables import microseconds
+from benchmarks.tables import results
+from benchmarks.workload import RESULTS, ROOT, arguments
 from lz_penalty.evaluation.study.report.figures import LOOKS, OTHER
 
-ROOT = Path(__file__).resolve().parent.parent
-
-RESULTS, ASSETS = ROOT / "benchmarks" / "results", ROOT / "docs" / "assets"
+ASSETS = ROOT / "docs" / "assets"
 STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "lz-penalty",
@@ -44,13 +43,13 @@ NAMES = {
 
 
 def look(family: str) -> dict[str, Any]:
-    """As in the study's figures."""
+    """Return the colour, marker and line that the study's figures use for this penalty."""
     colour, marker, line = LOOKS.get(family, OTHER)
     return {"color": colour, "marker": marker, "linestyle": line, "markersize": 7}
 
 
 def against_cost(data: dict[str, Any], value: str, label: str) -> plt.Figure:
-    """One value over the cost on human text, a line for each kind of penalty, its strengths joined."""
+    """Draw one value over the cost on human text: a line per kind of penalty, a point per strength."""
     figure, axes = plt.subplots(figsize=(8, 4.6))
     for family, name in NAMES.items():
         rows = [row for row in data["results"] if row["penalty"].split(":")[0] == family and "," not in row["penalty"]]
@@ -71,7 +70,7 @@ def against_cost(data: dict[str, Any], value: str, label: str) -> plt.Figure:
 
 
 def time(data: dict[str, Any]) -> plt.Figure:
-    """One step on a GPU, for penalties and for one pass over the logits."""
+    """Draw the time of one step on a GPU, for penalties and for one pass over the logits."""
     rows = [
         ("LZ penalty, paper", "ours (hot)", {}, "paper"),
         ("LZ penalty, guarded", "ours (hot)", {"preset": "guarded"}, "guarded"),
@@ -94,7 +93,7 @@ def time(data: dict[str, Any]) -> plt.Figure:
 
 
 def svg(figure: plt.Figure, source: str) -> str:
-    """The figure as SVG, which says what it was made from."""
+    """Return the figure as SVG. Its description names the source."""
     text = io.StringIO()
     figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None, "Description": source})
     plt.close(figure)
@@ -102,8 +101,10 @@ def svg(figure: plt.Figure, source: str) -> str:
 
 
 def main() -> None:
+    """Write the figures, or compare the digests in them."""
+    check = arguments(__doc__).check
     plt.rcParams.update(STYLE)
-    sweep, h200 = (json.loads((RESULTS / name).read_text()) for name in ("sweep.json", "h200.json"))
+    sweep, h200 = results("sweep.json"), results("h200.json")
     figures = {
         "loops": ("sweep.json", lambda: against_cost(sweep, "degenerate", "degenerate outputs")),
         "variety": ("sweep.json", lambda: against_cost(sweep, "distinct_4", "different 4-grams")),
@@ -116,12 +117,12 @@ def main() -> None:
         ).hexdigest()[:16]
         made_from = f"{source} {digest}"
         path = ASSETS / f"figure-{name}.svg"
-        if "--check" not in sys.argv:
+        if not check:
             path.write_text(svg(figure(), made_from), encoding="utf-8")
         elif not path.exists() or made_from not in path.read_text(encoding="utf-8"):
             stale.append(path.name)
     if stale:
-        sys.exit(f"{', '.join(stale)}: not made from the current results: run benchmarks/figures.py")
+        sys.exit(f"{', '.join(stale)}: not made from the current results: run python -m benchmarks.figures")
 
 
 if __name__ == "__main__":

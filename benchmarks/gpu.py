@@ -1,7 +1,7 @@
-"""What the penalty costs on a CUDA device: `python -m benchmarks.gpu --out DIR`, about two minutes.
+"""Measure the op's time on a CUDA device: `python -m benchmarks.gpu --out DIR` (about two minutes).
 
-Times are the device's, under a CUDA graph, with the calls in a row: "hot" on one logits buffer, "cold" on three in
-turn. Calls that wait for the device cannot be captured; they are timed eagerly, and say so in the results.
+Times are device times of consecutive calls under a CUDA graph: "hot" calls use one logits buffer, "cold" calls three in
+turn. Calls that wait for the device cannot be captured; they are timed eagerly, and their results say so.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ EMPTY, DRY, DENSE = "empty kernel", "DRY", "dense paper"
 COLUMNS = [HOT, COLD, ADD_HOT, ADD_COLD, TORCH, *baselines.TRANSFORMERS, DRY, DENSE]
 DENSE_LIMIT_GB = 60
 BUFFERS = 3
-FLUSH_BYTES = 256 * 2**20  # more than the device's cache holds
+FLUSH_BYTES = 256 * 2**20  # larger than the device's cache
 Call = Callable[[], object]
 
 
@@ -51,7 +51,7 @@ Call = Callable[[], object]
 
 
 class Arena:
-    """Logits, bias and histories on the device, made once for the largest batch and sliced for the others."""
+    """Logits and histories on the device, made once for the largest batch and sliced for smaller ones."""
 
     def __init__(self, device: str, largest: int = BATCHES[-1]):
         self.device, self.largest = device, largest
@@ -60,14 +60,14 @@ class Arena:
         self._packed: dict[tuple, PackedConfig] = {}
 
     def logits(self, shape: Shape) -> list[Tensor]:
-        """Three buffers `[batch, vocab]`, filled afresh."""
+        """Return three buffers `[batch, vocab]`, filled with new values."""
         if shape.vocab not in self._logits:
             size = (self.largest, shape.vocab)
             self._logits[shape.vocab] = [torch.empty(size, device=self.device) for _ in range(BUFFERS)]
         return [buffer[: shape.batch].normal_() for buffer in self._logits[shape.vocab]]
 
     def token_ids(self, shape: Shape) -> Tensor:
-        """Histories `[batch, capacity]`, int64."""
+        """Return histories `[batch, capacity]`, int64."""
         key = (shape.rows, shape.length, shape.vocab)
         if key not in self._histories:
             ids = padded(histories(shape.rows, self.largest, shape.length, shape.vocab))
@@ -75,14 +75,14 @@ class Arena:
         return self._histories[key][: shape.batch]
 
     def packed(self, shape: Shape) -> PackedConfig:
-        """The settings as an engine keeps them."""
+        """Return the packed settings, as an engine keeps them."""
         key = (shape.preset, shape.window)
         if key not in self._packed:
             self._packed[key] = pack_configs(shape.config, None if self.device == "cpu" else self.device)
         return self._packed[key]
 
     def forget_histories(self) -> None:
-        """Give the memory of the histories back."""
+        """Free the memory of the histories."""
         self._histories.clear()
         if self.device != "cpu":
             torch.cuda.empty_cache()
@@ -91,7 +91,7 @@ class Arena:
 def our_calls(
     arena: Arena, shape: Shape, backend: str, *, packed: bool = True, dtype=torch.float32, token_dtype=torch.int64
 ) -> list[Call]:
-    """A call of the op for each of the logits buffers; settings packed, lengths given, as engines do."""
+    """Return a call of the op for each logits buffer, with packed settings and lengths, as engines call it."""
     token_ids, config = arena.token_ids(shape).to(token_dtype), arena.packed(shape) if packed else shape.config
     lengths = torch.full((shape.batch,), shape.length, device=arena.device)
     starts = None if shape.config.include_prompt else torch.zeros_like(lengths)
@@ -106,12 +106,12 @@ def our_calls(
 
 
 def main_shapes() -> list[Shape]:
-    """Window 512 and vocabulary 152k, every batch, preset and kind of rows."""
+    """Return window 512 and vocabulary 152k with every batch, preset and kind of rows."""
     return [Shape(batch, preset=p, rows=rows) for p in PRESETS for batch in BATCHES for rows in kinds(batch, all_=True)]
 
 
 def axis_shapes() -> list[Shape]:
-    """The other windows and the other vocabularies, one at a time."""
+    """Return the other windows at the main vocabulary, and the other vocabularies at the main window."""
     shapes = []
     for preset in PRESETS:
         for batch in BATCHES:
@@ -123,7 +123,7 @@ def axis_shapes() -> list[Shape]:
 
 
 def corner_shapes() -> list[Shape]:
-    """The rest of the grid."""
+    """Return the rest of the grid."""
     shapes = [
         Shape(batch, window, vocab, preset, rows)
         for vocab in VOCABS
@@ -137,21 +137,21 @@ def corner_shapes() -> list[Shape]:
 
 
 def printed_shapes() -> list[Shape]:
-    """What the table shows: all of the main axis for the paper's preset, batches 64 and 256 of the rest."""
+    """Return the shapes of the printed table: all main shapes of the paper's preset, and a selection of the rest."""
     shapes = [shape for shape in main_shapes() if shape.preset == "paper" or shape.batch in (64, 256)]
     shapes += [s for s in axis_shapes() if s.batch == 64 and (s.preset == "paper" or s.vocab == MAIN_VOCAB)]
     return shapes
 
 
 def kinds(batch: int, all_: bool = False) -> tuple[str, ...]:
-    """Kinds of rows; half of one row would be a random one."""
+    """Return the kinds of rows. A batch of one has no "half"."""
     if batch == 1:
         return ("random", "loop")
     return ("random", "half", "loop") if all_ else ("random", "half")
 
 
 def other_windows(preset: str) -> list[int]:
-    """The failsafe has no window."""
+    """Return the windows besides the main one; the failsafe has no window."""
     return [] if preset == "failsafe" else [window for window in WINDOWS if window != MAIN_WINDOW]
 
 
@@ -159,7 +159,7 @@ def other_windows(preset: str) -> list[int]:
 
 
 def check(report: Report, device: str, seconds: float = 25.0) -> list[str]:
-    """The backends that are right: nothing else is timed."""
+    """Return the backends that pass the checks; only these are timed."""
     wrong = baselines.problems() + cuda_kernels.problems(device)
     if not report.check("baselines are right", not wrong, ", ".join(wrong[:3]) or "each equals its definition"):
         return []
@@ -168,7 +168,7 @@ def check(report: Report, device: str, seconds: float = 25.0) -> list[str]:
 
 
 def check_syncs(report: Report, arena: Arena, backends: list[str]) -> None:
-    """Prove that calls do not wait for the device, with a control that does."""
+    """Check that calls do not wait for the device, and that the check notices a call that does."""
     control = clock.synchronises(lambda: torch.ones(1, device=arena.device).item())
     report.check("the check for waiting can fail", control is not None, control or "an .item() went unnoticed")
     for backend in backends:
@@ -183,7 +183,7 @@ def check_syncs(report: Report, arena: Arena, backends: list[str]) -> None:
 
 
 def measure_ours(report: Report, arena: Arena, shapes: Iterable[Shape], end: float) -> int:
-    """Time the Triton backend on these shapes until the time is up; returns how many were left out."""
+    """Time the Triton backend on these shapes until the time is up; return how many were left out."""
     left_out = 0
     for number, shape in enumerate(shapes):
         if time.perf_counter() > end:
@@ -199,7 +199,7 @@ def measure_ours(report: Report, arena: Arena, shapes: Iterable[Shape], end: flo
 
 
 def measure_add(report: Report, arena: Arena) -> None:
-    """One dense add per batch and vocabulary: every logit read and written, every bias read."""
+    """Time one dense add per batch and vocabulary."""
     for vocab in VOCABS:
         for batch in BATCHES:
             shape = Shape(batch, vocab=vocab)
@@ -211,7 +211,7 @@ def measure_add(report: Report, arena: Arena) -> None:
 
 
 def measure_others(report: Report, arena: Arena, backends: list[str]) -> None:
-    """The torch backend and the penalties people use: every batch, and the long windows at batch 64."""
+    """Time the torch backend and the other penalties: every batch, and the long windows at batch 64."""
     shapes = [Shape(batch, rows=rows) for batch in BATCHES for rows in kinds(batch)]
     shapes += [Shape(64, window, rows="half") for window in WINDOWS[1:]]
     for shape in shapes:
@@ -225,7 +225,7 @@ def measure_others(report: Report, arena: Arena, backends: list[str]) -> None:
 
 
 def add_record(report: Report, name: str, shape: Shape, calls: list[Call]) -> None:
-    """Time calls under a graph if they can be captured, else eagerly."""
+    """Time calls under a graph if they can be captured, and eagerly otherwise."""
     calls[0]()
     if clock.synchronises(calls[0]) is None:
         report.add(name, shape, clock.graph_times(calls))
@@ -234,7 +234,7 @@ def add_record(report: Report, name: str, shape: Shape, calls: list[Call]) -> No
 
 
 def measure_dense(report: Report, arena: Arena) -> None:
-    """The dense paper penalty, where it fits; few calls, and so long that eager is no different."""
+    """Time the dense paper penalty where it fits, eagerly: its calls are so long that a graph makes no difference."""
     shapes = [Shape(batch, rows=kinds(batch)[1]) for batch in BATCHES]
     shapes += [Shape(1, WINDOWS[1]), Shape(64, WINDOWS[2], rows="half")]
     for shape in shapes:
@@ -250,7 +250,7 @@ def measure_dense(report: Report, arena: Arena) -> None:
 
 
 def measure_bounds(report: Report, arena: Arena) -> None:
-    """What bounds short windows (a launch) and long ones (random access to logits)."""
+    """Time the lower bounds of short windows (a launch) and of long windows (random access to logits)."""
     anything = torch.zeros(1, device=arena.device)
     note(report, EMPTY, Shape(), clock.graph_times([lambda: cuda_kernels.empty(anything)]))
     shape = Shape(64, WINDOWS[-1])
@@ -265,7 +265,7 @@ def measure_bounds(report: Report, arena: Arena) -> None:
 
 
 def measure_variants(report: Report, arena: Arena, backends: list[str]) -> None:
-    """Other types, a cache that holds nothing of the logits, and what the host pays."""
+    """Time other types, logits that are not in the cache, and the host."""
     for batch in (64, 256):
         shape = Shape(batch, rows="half")
         for name, types in (
@@ -285,7 +285,7 @@ def measure_variants(report: Report, arena: Arena, backends: list[str]) -> None:
 
 
 def flushed(arena: Arena, shape: Shape) -> list[float]:
-    """Calls after a write that is larger than the cache, less the time of that write."""
+    """Time calls after a write that is larger than the cache, and subtract the time of that write."""
     waste = torch.empty(FLUSH_BYTES // 4, device=arena.device)
     call = our_calls(arena, shape, "triton")[0]
 
@@ -298,7 +298,7 @@ def flushed(arena: Arena, shape: Shape) -> list[float]:
 
 
 def note(report: Report, name: str, shape: Shape, samples: list[float]) -> None:
-    """A figure that has no place in the grid: a record, and a line under the table."""
+    """Add a measurement outside the grid: a record, and a line under the table."""
     report.add(name, shape, samples)
     report.notes.append(f"{name}: {np.median(samples):.2f} us")
 
@@ -307,7 +307,7 @@ def note(report: Report, name: str, shape: Shape, samples: list[float]) -> None:
 
 
 def judge(report: Report) -> None:
-    """What the data say about the claims; the worse of hot and cold counts."""
+    """Add the claims; the slower of hot and cold counts."""
 
     def worst(values: Iterable[float | None]) -> float | None:
         values = list(values)
@@ -343,25 +343,25 @@ def judge(report: Report) -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the results")
-    parser.add_argument("--seconds", type=float, default=140.0, help="when to leave out the rest of the grid")
+    parser.add_argument("--seconds", type=float, default=140.0, help="leave out the rest of the grid after this time")
     return parser.parse_args()
 
 
 def describe(device: str) -> dict[str, object]:
-    """The device in words."""
+    """Return name, memory and CUDA version of the device."""
     properties = torch.cuda.get_device_properties(device)
     memory = f"{properties.total_memory / 2**30:.0f} GiB"
     return {"gpu": properties.name, "gpu_memory": memory, "cuda": torch.version.cuda}
 
 
 def file_name(gpu: str) -> str:
-    """A short name for the results: "NVIDIA H200" gives "h200.json"."""
+    """Return the name of the results file: "NVIDIA H200" gives "h200.json"."""
     model = re.search(r"[A-Z]+\d+\w*", gpu)
     return (model.group() if model else gpu.replace(" ", "_")).lower() + ".json"
 
 
 def run(report: Report, device: str, end: float) -> list[Shape]:
-    """All sections, the most important first; returns the shapes of the printed table."""
+    """Measure everything, the most important parts first; return the shapes of the printed table."""
     backends = check(report, device)
     arena = Arena(device)
     if "triton" in backends:
@@ -384,7 +384,7 @@ def run(report: Report, device: str, end: float) -> list[Shape]:
     print(f"the corners of the grid begin {end - time.perf_counter():.0f} s before the end", flush=True)
     left_out += measure_ours(report, arena, corner_shapes(), end)
     if left_out:
-        report.notes.append(f"{left_out} shapes were left out for want of time.")
+        report.notes.append(f"{left_out} shapes were left out for lack of time.")
     return printed_shapes()
 
 
@@ -392,7 +392,7 @@ def main() -> int:
     """Check, measure, print, write."""
     given = arguments()
     if not torch.cuda.is_available():
-        print("There is no CUDA device here; benchmarks/cpu.py measures the CPU.")
+        print("There is no CUDA device here; python -m benchmarks.cpu measures the CPU.")
         return 2
     about = describe("cuda:0")
     report = Report(given.out / file_name(str(about["gpu"])), machine(**about))

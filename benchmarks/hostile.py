@@ -1,12 +1,11 @@
-"""What our code adds to the handling of hostile requests: `python -m benchmarks.hostile`.
+"""Measure how long our code takes to handle hostile requests: `python -m benchmarks.hostile`.
 
-Hostile settings go through every check of a request that this environment has: the functions that all engines share,
-vLLM's `validate_params`, SGLang's check, that of `transformers serve`, and whole bodies through the middleware of
-`serve-llama`: with nothing after it, which is our part, and with the stock server after it, but without a model. A case's
-time is the worst of several, in milliseconds of the CPU that the calling thread used: other processes do not count,
-garbage collections of what a check makes do. Ends with 1 where one of them exceeds its limit, or where bad fields were
-not refused. With `--out` the results of each environment are a section of the same file.
-SGLang on a CPU needs `PYTHONPATH=tests/engines/sglang/sglang_on_cpu`.
+Hostile settings go through every check that this environment has: the functions that all engines share, vLLM's
+`validate_params`, SGLang's check, and the check of `transformers serve`. Whole bodies go through the middleware of
+`serve-llama`: once alone, which is our part, and once with the stock server, but without a model. The time of a case is the
+worst of several, in milliseconds of CPU time of the calling thread. It includes garbage collection of what a check makes.
+The exit status is 1 if a case exceeds its limit, or if bad fields were accepted. With `--out`, each environment writes its
+own section of one file. SGLang on a CPU needs `PYTHONPATH=tests/engines/sglang/sglang_on_cpu`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.workload import RESULTS, machine
+from benchmarks.workload import RESULTS, machine, write_json
 from lz_penalty import LZPenaltyConfig, LZPenaltyError
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.policy import settings_from_request
@@ -38,7 +37,7 @@ LIMIT = 10.0  # milliseconds
 LIMIT_STOCK = 100.0  # milliseconds, with the stock server's part
 WHOLE = "serve-llama, all"
 REPEATS = 7
-PART = 65_536  # bytes of a body that uvicorn hands over at once
+PART = 65_536  # uvicorn passes a body on in parts of this many bytes
 ENGINES = ("vllm", "sglang", "llama_cpp", "mlx", "transformers")
 
 Read = Callable[[dict[str, Any]], Any]
@@ -48,7 +47,7 @@ Read = Callable[[dict[str, Any]], Any]
 
 
 def readers() -> dict[str, Read]:
-    """All checks of a request's fields that can run here; each raises for a bad request."""
+    """Return all checks of a request's fields that can run here. Each raises an error for a bad request."""
     found: dict[str, Read] = {
         "from_request": LZPenaltyConfig.from_request,
         "settings_from_request": settings_from_request,
@@ -91,14 +90,14 @@ def _transformers() -> Read:
 
 
 def of_fields(read: Read, fields: dict[str, Any]) -> dict[str, Any]:
-    """The worst time of a check, and how it ended."""
+    """Return the worst time of a check, and how it ended."""
     times, ended = [], ""
     for _ in range(REPEATS):
         since = time.thread_time()
         try:
             read(fields)
             ended = "accepted"
-        except Exception as error:  # LZPenaltyError, or what an engine makes of it
+        except Exception as error:  # LZPenaltyError, or the engine's own error made from it
             ended = type(error).__name__
             refused = isinstance(error, LZPenaltyError) or getattr(error, "status_code", None) == 400
         times.append((time.thread_time() - since) * 1e3)
@@ -113,7 +112,7 @@ def of_fields(read: Read, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def bodies() -> dict[str, tuple[str, bytes]]:
-    """Paths and bodies of requests that are made to take long: too much of something, or as much as just passes."""
+    """Return paths and bodies of slow requests: each has too much of something, or just as much as is allowed."""
     from lz_penalty.engines.llama_cpp._guard import (
         MAX_BODY,
         MAX_FRACTIONS,
@@ -216,13 +215,13 @@ def bodies() -> dict[str, tuple[str, bytes]]:
     }
     fields = {}
     for what, given in hostile().items():
-        with suppress(ValueError, RecursionError):  # Python does not write it; `raw` has its like
+        with suppress(ValueError, RecursionError):  # json cannot write it; `raw` has a similar case
             fields[f"field: {what}"] = json.dumps({"prompt": "a"} | given).encode()
     return {case: ("/v1/completions", body) for case, body in (raw | fields).items()} | others
 
 
 def servers() -> dict[str, tuple[Any, float]]:
-    """The middleware of `serve-llama` with nothing after it, the whole server without a model, and their limits."""
+    """Return the middleware of `serve-llama` alone, the whole server without a model, and their limits."""
     from lz_penalty.engines.llama_cpp import _server as llama_server
     from lz_penalty.engines.llama_cpp._guard import Guard
 
@@ -236,7 +235,7 @@ def servers() -> dict[str, tuple[Any, float]]:
 
 
 class _NoModel:
-    """Takes the place of the models of the stock server: each call of one is answered with nothing."""
+    """Replaces the models of the stock server; every call returns an empty result."""
 
     def __init__(self, models: list[Any]) -> None:
         self._settings = models[0].model_dump()
@@ -260,7 +259,7 @@ class _NoModel:
 
 
 def of_body(app: Any, limit: float, path: str, body: bytes) -> dict[str, Any]:
-    """The worst time of an app for a body, and the status of its answer."""
+    """Return the worst time of an app for a body, and the status of its answer."""
     scope = {
         "type": "http",
         "method": "POST",
@@ -291,13 +290,13 @@ def of_body(app: Any, limit: float, path: str, body: bytes) -> dict[str, Any]:
     return {"ms": round(worst, 3), "ended": str(status), "holds": worst <= limit}
 
 
-# ---------------------------------------------------------------- all
+# ---------------------------------------------------------------- the run
 
 
 def measure() -> list[dict[str, Any]]:
     checks, cases = readers(), hostile()
     gc.collect()
-    gc.freeze()  # all these cases are not in a server at once
+    gc.freeze()  # a server would not have all these cases in memory
     rows = []
     for case, fields in cases.items():
         for path, read in checks.items():
@@ -305,7 +304,7 @@ def measure() -> list[dict[str, Any]]:
     if find_spec("llama_cpp"):
         for name, (app, limit) in servers().items():
             for case, (path, body) in bodies().items():
-                with redirect_stderr(StringIO()):  # the stock server prints what it answers with 500
+                with redirect_stderr(StringIO()):  # the stock server prints the errors that it answers with 500
                     rows.append({"path": name, "case": case, **of_body(app, limit, path, body)})
     return rows
 
@@ -327,7 +326,7 @@ def show(rows: list[dict[str, Any]]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--out", type=Path, help=f"a JSON file such as {RESULTS.name}/hostile.json; its other sections are kept"
+        "--out", type=Path, help=f"JSON file, such as {RESULTS.name}/hostile.json; its other sections are kept"
     )
     out = parser.parse_args().out
     rows = measure()
@@ -348,7 +347,7 @@ def main() -> int:
         for row in rows:
             ms.setdefault(row["path"], {})[row["case"]] = row["ms"]
         stored.setdefault("environments", {})[here] = {"machine": machine(), "failed": failed, **worst, "ms": ms}
-        out.write_text(json.dumps(stored, indent=1) + "\n")
+        write_json(out, stored)
     return 1 if failed else 0
 
 

@@ -1,11 +1,10 @@
-"""How often each criterion is wrong on the labelled set: `python -m benchmarks.labelled` writes results/labelled.json.
+"""Count the errors of each criterion on the labelled set: `python -m benchmarks.labelled` writes results/labelled.json.
 
-Counts only, no times: the same on every machine. benchmarks/readme.py writes them into docs/detection.md.
+The result contains no times, so that it is equal on every machine. `benchmarks.readme` writes it into docs/detection.md.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,20 +12,21 @@ from typing import Any
 from rich.progress import track
 from tokenizers import Tokenizer
 
-from benchmarks.workload import RESULTS
+from benchmarks.workload import arguments, write_json
 from lz_penalty import bundled_model
-from lz_penalty.detection._drift import find_drift
-from lz_penalty.detection._substrings import paper20, repeated_substrings
-from lz_penalty.detection._tandem import (
-    DEGENERATE_COPIES,
-    STOP_LENGTH,
+from lz_penalty.detection import (
+    find_counter,
+    find_drift,
+    find_edited,
     find_repetition,
     find_repetitions,
     is_degenerate,
     is_endless,
     is_loop,
+    paper20,
+    repeated_substrings,
 )
-from lz_penalty.detection._tolerant import find_counter, find_edited
+from lz_penalty.detection._tandem import DEGENERATE_COPIES, STOP_LENGTH
 from research.labelled import build
 
 COPIES = (3, 5, 8, 12, 20)
@@ -41,7 +41,7 @@ def decode(token: int) -> str:
     return TOKENIZER.decode([token], skip_special_tokens=False)
 
 
-CRITERIA: dict[str, dict[str, Callable[[Any], Any]]] = {  # by what the sequence consists of
+CRITERIA: dict[str, dict[str, Callable[[Any], Any]]] = {  # by the items of the sequence
     "characters": {
         "tandem": is_endless,
         "drift": find_drift,
@@ -64,6 +64,8 @@ CRITERIA: dict[str, dict[str, Callable[[Any], Any]]] = {  # by what the sequence
 
 
 def main() -> None:
+    """Count and write the results."""
+    path = arguments(__doc__, "labelled.json").out
     documents = build.read()
     rates, grid = [], []
     for items, criteria in CRITERIA.items():
@@ -99,11 +101,11 @@ def main() -> None:
         "paper20": list(examples(documents)),
         "fresh": list(fresh()),
     }
-    (RESULTS / "labelled.json").write_text(json.dumps(result, indent=1) + "\n")
+    write_json(path, result)
 
 
 def counts(criterion: str, documents: list[dict[str, Any]], flagged: list[bool]) -> Iterator[dict[str, Any]]:
-    """Per label, group and kind: how many texts, how many flagged; of our own criteria, which legitimate ones."""
+    """Count texts and flagged texts per label, group and kind; for our own criteria, name flagged legitimate texts."""
     keys = [(document["label"], document["group"], document["kind"]) for document in documents]
     for key in dict.fromkeys(keys):
         chosen = [(document["id"], flag) for document, flag, own in zip(documents, flagged, keys) if own == key]
@@ -114,7 +116,7 @@ def counts(criterion: str, documents: list[dict[str, Any]], flagged: list[bool])
 
 
 def summary(documents: list[dict[str, Any]], flagged: list[bool]) -> dict[str, int]:
-    """Legitimate texts flagged, in all and of the groups that must have none; tandem loops found."""
+    """Count flagged legitimate texts, in all groups and in the strict groups, and found tandem loops."""
     found = Counter()
     for document, flag in zip(documents, flagged, strict=True):
         strict = document["group"] in ("tables", "code", "arithmetic", "JSON")
@@ -125,7 +127,7 @@ def summary(documents: list[dict[str, Any]], flagged: list[bool]) -> dict[str, i
 
 
 def fresh() -> Iterator[dict[str, Any]]:
-    """The same generators with other numbers: texts that no threshold was chosen on."""
+    """Count on new texts of the same generators, which no threshold was chosen on."""
     documents = [document for first in FRESH for document in build.generated(first)]
     for name in FORGIVING:
         criterion = CRITERIA["characters"][name]
@@ -134,7 +136,7 @@ def fresh() -> Iterator[dict[str, Any]]:
 
 
 def examples(documents: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """What `paper20` flags among legitimate texts: the first of each of several categories."""
+    """Find substrings that `paper20` flags in legitimate texts: one per category."""
     wanted = ["prose", "markdown table", "JSON objects", "switch", "reasoning", "log", "hex dump", "refrain"]
     for category in wanted:
         for document in documents:

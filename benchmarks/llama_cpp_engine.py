@@ -1,9 +1,7 @@
-"""What the penalty costs in llama.cpp at a vocabulary of 151,936, against the engine's own `sample()` and DRY sampler.
+"""Measure the penalty in llama.cpp at a vocabulary of 151,936: `python -m benchmarks.llama_cpp_engine [--out FILE]`.
 
-    python -m benchmarks.llama_cpp_engine --out benchmarks/results/llama_cpp.json
-
-Interleaved in one run: only the ratios mean something on a machine that does other work too. Ends with an error where a claim
-does not hold.
+It is compared with the engine's own `sample()` and DRY sampler. All contenders take turns in one run; on a machine with
+other load, only the ratios are meaningful. The command fails if a claim does not hold.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ import llama_cpp
 import numpy as np
 from llama_cpp import Llama
 
-from benchmarks.workload import machine
+from benchmarks.workload import machine, write_json
 from lz_penalty import LZPenaltyConfig
 from lz_penalty.engines.llama_cpp import LZPenaltyProcessors
 from tests.engines.llama_cpp.decoding import loaded, with_history
@@ -36,7 +34,7 @@ SAMPLE = "sample()"
 
 
 def text_like(n: int) -> list[int]:
-    """Token ids with the frequencies of text: most of them seldom, some often."""
+    """Return token ids with frequencies like those of text: a few are common, most are rare."""
     return (np.random.default_rng(0).zipf(1.2, n) % VOCAB).astype(int).tolist()
 
 
@@ -47,7 +45,7 @@ def microseconds(call: Callable[[], Any]) -> float:
 
 
 def medians(measures: dict[str, Callable[[], float]]) -> dict[str, float]:
-    """Medians of interleaved rounds, after some to warm up."""
+    """Return medians of interleaved rounds, after some rounds to warm up."""
     times: dict[str, list[float]] = {name: [] for name in measures}
     for _ in range(ROUNDS + 5):
         for name, measure in measures.items():
@@ -56,7 +54,7 @@ def medians(measures: dict[str, Callable[[], float]]) -> dict[str, float]:
 
 
 def processor_costs(llm: Llama) -> dict[str, float]:
-    """`Llama.sample()` with its defaults as `generate` calls it, and what each processor takes inside it."""
+    """Measure `Llama.sample()` with its defaults, as `generate` calls it, and each processor inside it."""
     llm.reset()
     llm.eval(text_like(900))
     measures = {SAMPLE: sampling(llm, None)}
@@ -70,7 +68,7 @@ def processor_costs(llm: Llama) -> dict[str, float]:
 
 
 def sampling(llm: Llama, processors: Any) -> Callable[[], float]:
-    """Measures one `sample()`; its chain of samplers is made before, as by `generate`."""
+    """Return a function that times one `sample()`. The chain of samplers is made before, as `generate` does."""
     chain = llm._init_sampler(logits_processor=processors)
 
     def measure() -> float:
@@ -84,7 +82,7 @@ def sampling(llm: Llama, processors: Any) -> Callable[[], float]:
 
 
 def within(llm: Llama, penalise: Callable[..., Any]) -> Callable[[], float]:
-    """Measures a processor where it runs, with the caches as `sample()` leaves them."""
+    """Return a function that times a processor inside `sample()`, with the caches as they are there."""
     taken = []
 
     def timed(ids: np.ndarray, scores: np.ndarray) -> np.ndarray:
@@ -101,7 +99,7 @@ def within(llm: Llama, penalise: Callable[..., Any]) -> Callable[[], float]:
 
 
 def sampler_costs(llm: Llama, window: int) -> dict[str, float]:
-    """One `llama_sampler_apply` of each sampler on a full array of candidates, with the same history."""
+    """Measure one `llama_sampler_apply` of each sampler on a full array of candidates, with equal histories."""
     history = text_like(window + 64)
     logits = np.random.default_rng(1).standard_normal(VOCAB).astype(np.float32)
     data = (llama_cpp.llama_token_data * VOCAB)(*[(i, float(x), 0.0) for i, x in enumerate(logits)])
@@ -123,7 +121,7 @@ def sampler_costs(llm: Llama, window: int) -> dict[str, float]:
 
 
 def dry(llm: Llama, window: int) -> Any:
-    """The engine's own, with the settings its makers advise and its usual breakers."""
+    """Return the engine's own DRY sampler, with its recommended settings and default breakers."""
     breakers = [b"\n", b":", b'"', b"*"]
     vocab = llama_cpp.llama_model_get_vocab(llm._model.model)
     return llama_cpp.llama_sampler_init_dry(
@@ -132,7 +130,7 @@ def dry(llm: Llama, window: int) -> Any:
 
 
 def claims(processor: dict[str, float], samplers: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
-    """What must hold, with a compiler: shares of what the engine itself takes."""
+    """Return the claims, which need a C compiler: shares of the engine's own times."""
     judged = [
         {"claim": f"processor, {name}: share of sample()", "limit": 0.15, "found": taken / processor[SAMPLE]}
         for name, taken in processor.items()
@@ -147,9 +145,9 @@ def claims(processor: dict[str, float], samplers: dict[str, dict[str, float]]) -
 
 
 def main() -> None:
-    """Measure, print and write."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="results file, such as benchmarks/results/llama_cpp.json")
     out = parser.parse_args().out
     with tempfile.TemporaryDirectory() as folder:
         llm = loaded(make_gguf(Path(folder) / "wide.gguf", VOCAB))
@@ -163,10 +161,9 @@ def main() -> None:
         "samplers": samplers,
         "claims": judged,
     }
-    text = json.dumps(result, indent=1)
-    print(text)
+    print(json.dumps(result, indent=1))
     if out:
-        out.write_text(text + "\n")
+        write_json(out, result)
     if not all(one["ok"] for one in judged):
         sys.exit("a claim does not hold")
 

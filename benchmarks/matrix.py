@@ -1,9 +1,8 @@
-"""The same tokens everywhere: one model, one setting, every engine, greedily, against the reference loop in Python.
+"""Check that every engine decodes the reference loop's tokens: `python -m benchmarks.matrix [--out FILE]`.
 
-    python -m benchmarks.matrix --out benchmarks/results/matrix.json
-
-Each engine runs in its own environment (`make test-vllm`, `test-sglang`, `test-mlx`, `test-llama-cpp` build them); one that is
-not there is left out, and the table says so. Ends with an error where a difference is more than a near-tie.
+All engines decode the bundled model greedily under four settings. Each runs in its own environment (`make test-vllm`,
+`test-sglang`, `test-mlx`, `test-llama-cpp` build them); the table names those that are missing. The command fails if
+sequences differ by more than a near-tie.
 """
 
 from __future__ import annotations
@@ -16,18 +15,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# From anywhere; and not with this folder first on the path, where `cuda.py` would shadow a package.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from benchmarks import engine_tables
-from benchmarks.workload import machine
+from benchmarks.workload import ROOT, machine, write_json
 from lz_penalty import LZPenaltyConfig, bundled_model
 from tests.support.processes import EngineFailed, run_task
 
-ROOT = Path(__file__).resolve().parent.parent
-
 REFERENCE = "reference loop"
-ENVIRONMENTS = {  # of every runner; several engines may share one
+ENVIRONMENTS = {  # the environment of each runner
     REFERENCE: ".venv",
     "transformers": ".venv",
     "llama.cpp, processor": ".venv-llama-cpp",
@@ -49,7 +45,7 @@ SHORT, LONG, LONG_TOKENS, NEW = 16, 8, 1_000, 128
 
 
 def prompts() -> list[list[int]]:
-    """Openings as they are, and passages that reach far beyond the paper's window."""
+    """Return the tokens of short prompts, and of passages that are longer than the paper's window."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(bundled_model.path())
@@ -58,26 +54,26 @@ def prompts() -> list[list[int]]:
 
 
 def first_difference(got: list[int], want: list[int]) -> int | None:
-    """Where the sequences part, `None` if nowhere.
+    """Return the first position at which the sequences differ, or `None`.
 
     >>> first_difference([1, 2, 3], [1, 5, 3]), first_difference([1, 2], [1, 2, 3]), first_difference([1], [1])
     (1, 2, None)
     """
     if got == want:
         return None
-    pairs = enumerate(zip(got, want))  # of different lengths where one has ended
+    pairs = enumerate(zip(got, want))  # the lengths differ if one sequence has ended
     return next((i for i, (a, b) in pairs if a != b), min(len(got), len(want)))
 
 
 def judged(got: list[list[int]], truth: dict[str, Any]) -> dict[str, Any]:
-    """How many sequences are identical, and the margins of the two best tokens where the others part.
+    """Count the identical sequences; for the others, return the margin of the two best tokens at the first difference.
 
     >>> truth = {"tokens": [[1, 2], [3, 4], [5, 6]], "margins": [[9.0, 9.0], [9.0, 0.0004], [9.0, 0.2]]}
     >>> judged([[1, 2], [3, 7], [5, 7]], truth)
     {'sequences': 3, 'identical': 1, 'near_ties': [0.0004], 'unexplained': [0.2]}
 
     Raises:
-        ValueError: a sequence is missing, which would otherwise count as none.
+        ValueError: a sequence is missing.
     """
     near_ties, unexplained = [], []
     for mine, want, margins in zip(got, truth["tokens"], truth["margins"], strict=True):
@@ -90,13 +86,13 @@ def judged(got: list[list[int]], truth: dict[str, Any]) -> dict[str, Any]:
 
 
 def by_setting(result: dict[str, Any], key: str) -> list[Any]:
-    """A result's sequences, one list for every setting."""
+    """Return a result's sequences as one list per setting."""
     size = len(result[key]) // len(SETTINGS)
     return [result[key][begin : begin + size] for begin in range(0, len(result[key]), size)]
 
 
 def rows_of(engine: str, result: dict[str, Any], truth: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row for each setting."""
+    """Return a row of the table for each setting."""
     truth = result.get("truth", truth)
     tokens, want, margins = by_setting(result, "tokens"), by_setting(truth, "tokens"), by_setting(truth, "margins")
     return [
@@ -106,7 +102,7 @@ def rows_of(engine: str, result: dict[str, Any], truth: dict[str, Any]) -> list[
 
 
 def changed(truth: dict[str, Any]) -> dict[str, int]:
-    """How many of the reference's sequences differ from the setting that each is best told apart from."""
+    """Count the reference's sequences that differ between two settings, for three pairs of settings."""
     off, paper, guarded, long = by_setting(truth, "tokens")
 
     def count(a: list[Any], b: list[Any]) -> int:
@@ -120,7 +116,7 @@ def changed(truth: dict[str, Any]) -> dict[str, int]:
 
 
 def pythons(given: list[str]) -> dict[str, Path]:
-    """Every engine's interpreter, where it is there."""
+    """Return the interpreter of each engine whose environment exists."""
     named = dict(one.split("=", 1) for one in given)
     found = {
         engine: Path(named.get(folder, ROOT / folder / "bin" / "python")) for engine, folder in ENVIRONMENTS.items()
@@ -129,24 +125,25 @@ def pythons(given: list[str]) -> dict[str, Path]:
 
 
 def run(engine: str, python: Path, requests: list[dict[str, Any]]) -> dict[str, Any]:
+    """Decode the requests with an engine in its environment."""
     task = {"engine": engine, "requests": requests, "new": NEW}
     env = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]), "OMP_NUM_THREADS": "1"}
     return run_task("benchmarks.matrix_runners", task, env, python, seconds=1_800)
 
 
 def main() -> None:
-    """Run every engine that is there, print the table, write the result."""
+    """Run every engine that is installed, print the table, write the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="results file, such as benchmarks/results/matrix.json")
     parser.add_argument(
-        "--python", action="append", default=[], metavar=".venv-NAME=PATH", help="an interpreter that lies elsewhere"
+        "--python", action="append", default=[], metavar=".venv-NAME=PATH", help="another place of an interpreter"
     )
-    parser.add_argument("--only", action="append", help="run this engine; of the others keep what --out has")
+    parser.add_argument("--only", action="append", help="run only this engine; keep the rows of the others in --out")
     options = parser.parse_args()
     there = pythons(options.python)
     unknown = set(options.only or ()) - set(there)
     if unknown:
-        parser.error(f"--only {', '.join(unknown)}: here are {', '.join(there)}")
+        parser.error(f"--only {', '.join(unknown)}: unknown or not installed; choose from {', '.join(there)}")
     fields = [config and config.to_request() for config in SETTINGS.values()]
     inputs = prompts()
     requests = [{"prompt": prompt, "fields": one} for one in fields for prompt in inputs]
@@ -160,7 +157,7 @@ def main() -> None:
             continue
         try:
             result = run(engine, python, requests)
-        except (EngineFailed, subprocess.TimeoutExpired) as error:  # the others' results are worth having
+        except (EngineFailed, subprocess.TimeoutExpired) as error:  # still run the other engines
             print(f"{engine}: {error}", file=sys.stderr)
             failed.append(engine)
             continue
@@ -179,9 +176,9 @@ def main() -> None:
     }
     print("\n".join(engine_tables.matrix(data)))
     if options.out:
-        options.out.write_text(json.dumps(data, indent=1) + "\n")
+        write_json(options.out, data)
     if failed or any(row["unexplained"] for row in rows):
-        sys.exit(f"some sequences differ by more than a near-tie, or an engine failed {failed}")
+        sys.exit(f"sequences differ by more than a near-tie, or engines failed: {', '.join(failed) or 'none failed'}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""Decodes the matrix's requests in one engine, inside that engine's environment: called by `matrix.py`.
+"""Decode the matrix's requests with one engine: `python -m benchmarks.matrix_runners TASK.json RESULT.json`.
 
-    python -m benchmarks.matrix_runners TASK.json RESULT.json
-
-A runner takes requests (`prompt`: ids, `fields`: the penalty's `lz_*` fields or `None`) and how many tokens to decode; it
-returns the tokens of each. Special tokens are exempt, as they are in every engine without being told.
+`benchmarks.matrix` runs this in the engine's environment. A runner takes requests (`prompt`: ids, `fields`: the penalty's
+`lz_*` fields or `None`) and the number of new tokens; it returns the tokens of each request. Special tokens are exempt, as
+they are by default in every engine.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ RUNNERS: dict[str, tuple[tuple[str, ...], Callable[[Requests, int], dict[str, An
 
 
 def runner(name: str, *packages: str) -> Callable[[Callable], Callable]:
-    """Register a runner, with the packages of which one is the engine."""
+    """Register a runner, with the names under which its engine may be installed."""
 
     def register(function: Callable) -> Callable:
         RUNNERS[name] = (packages, function)
@@ -86,7 +85,7 @@ def transformers(requests: Requests, new: int) -> dict[str, Any]:
 
 
 def llama(decode: Callable, kind: str | None = None) -> dict[str, Any]:
-    """What `decode(llm)` makes of the bundled model as GGUF, in float32 or quantised."""
+    """Return `decode(llm)` for the bundled model as GGUF, in float32 or quantised."""
     from tests.engines.llama_cpp.decoding import loaded
     from tests.engines.llama_cpp.make_gguf import make_gguf, quantised
 
@@ -111,7 +110,7 @@ def llama_processor(requests: Requests, new: int) -> dict[str, Any]:
 
 
 def llama_chains(requests: Requests, new: int, kind: str | None = None) -> dict[str, Any]:
-    """With the native sampler; for quantised models also what the reference makes of the engine's own logits."""
+    """Decode with the native sampler; for quantised models also with the reference over the engine's own logits."""
 
     def decode(llm: Any) -> dict[str, Any]:
         from lz_penalty.engines.llama_cpp._processor import exempting_special

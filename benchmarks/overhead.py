@@ -1,12 +1,11 @@
-"""What the processor adds to a step of transformers' `generate` on a CPU: `python -m benchmarks.overhead`.
+"""Measure the processor's share of a step of transformers' `generate` on a CPU: `python -m benchmarks.overhead`.
 
-A random-weight model with a vocabulary of 151,936 and a small body, so that the step is short and the share large. The
-copy of the scores, which every processor must make, is timed apart and not counted.
+The model has random weights, a vocabulary of 151,936 and few layers, so that the step is short and the share is large. The
+copy of the scores, which every processor must make, is timed separately and not counted.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.workload import MAIN_VOCAB, RESULTS, machine
+from benchmarks.workload import MAIN_VOCAB, arguments, machine, write_json
 from lz_penalty import LZPenaltyConfig
 from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor
 
@@ -40,7 +39,7 @@ def model() -> LlamaForCausalLM:
 
 
 def median(call: Callable[[], object], rounds: int = ROUNDS) -> float:
-    """Median seconds of a call, after one to warm up."""
+    """Return the median seconds of a call, after one call to warm up."""
     times = []
     for _ in range(rounds + 1):
         begin = time.perf_counter()
@@ -51,7 +50,7 @@ def median(call: Callable[[], object], rounds: int = ROUNDS) -> float:
 
 @torch.no_grad()
 def measure(net: LlamaForCausalLM, batch: int) -> dict[str, float]:
-    """Seconds of one decoding step, of the processor less its copy, and of the copy."""
+    """Measure the seconds of one decoding step, of the processor without its copy, and of the copy."""
     tokens = torch.randint(0, MAIN_VOCAB, (batch, CONTEXT))
     tokens[1::2] = tokens[1::2, :7].repeat(1, CONTEXT // 7 + 1)[:, :CONTEXT]  # every second row in a loop
     past = net(tokens[:, :-1]).past_key_values
@@ -59,7 +58,7 @@ def measure(net: LlamaForCausalLM, batch: int) -> dict[str, float]:
 
     def step() -> torch.Tensor:
         if past.get_seq_length() > length:
-            past.crop(length - past.get_seq_length())  # a negative number: so many tokens are removed
+            past.crop(length - past.get_seq_length())  # a negative number removes that many tokens
         return net(tokens[:, -1:], past_key_values=past).logits[:, -1]
 
     scores = step().float()
@@ -70,6 +69,8 @@ def measure(net: LlamaForCausalLM, batch: int) -> dict[str, float]:
 
 
 def main() -> None:
+    """Measure, print, and write the results."""
+    path = arguments(__doc__, "overhead.json").out
     net = model()
     rows = [measure(net, batch) for batch in BATCHES]
     table = Table("batch", "step", "processor", "share of a step", "copy of the scores (not counted)")
@@ -83,8 +84,8 @@ def main() -> None:
             f"{row['copy'] * 1e6:.0f} us",
         )
     Console().print(table)
-    out = {"machine": machine(), "context": CONTEXT, "limit": LIMIT, "rows": rows}
-    (RESULTS / "overhead.json").write_text(json.dumps(out, indent=1) + "\n")
+    result = {"machine": machine(), "context": CONTEXT, "limit": LIMIT, "rows": rows}
+    write_json(path, result)
 
 
 if __name__ == "__main__":

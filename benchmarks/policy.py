@@ -1,13 +1,12 @@
-"""What a policy adds to a step of the penalty on a CPU: `python -m benchmarks.policy`.
+"""Measure what a policy adds to a step of the penalty on a CPU: `python -m benchmarks.policy`.
 
-A step is what `generate` calls: the processor with one penalty for all sections, and the stopping criterion where there is
-a ladder. Its cost is what it takes more than `LZPenaltyLogitsProcessor` with that penalty; all of them take turns, step by
-step. A row's context is 600 tokens of the labelled outputs, in one case 8,192.
+A step is what `generate` calls: the processor with one penalty for all sections, and the stopping criterion if there is a
+ladder. The cost is the difference to `LZPenaltyLogitsProcessor` with that penalty; all contenders take turns, step by step.
+The context of a row is 600 tokens of the labelled outputs, in one case 8,192.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -17,10 +16,9 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from benchmarks.workload import MAIN_VOCAB, MAIN_WINDOW, RESULTS, machine
+from benchmarks.workload import MAIN_VOCAB, MAIN_WINDOW, arguments, machine, write_json
 from lz_penalty import LZPenaltyConfig, bundled_model
-from lz_penalty.engines.transformers._policy import LZPolicyLogitsProcessor
-from lz_penalty.engines.transformers._processor import LZPenaltyLogitsProcessor
+from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor, LZPolicyLogitsProcessor
 from lz_penalty.policy import (
     KNOWN,
     SECTIONS,
@@ -42,11 +40,11 @@ ASKED = {
     "shadow": RequestPolicy(policy=Policy(), shadow=True),
 }
 STEPS, REPEATS = 200, 15
-LIMIT = 2.0  # microseconds for a row and step
+LIMIT = 2.0  # microseconds per row and step
 
 
 def reading(sections: Callable[[], Sections], tokens: list[int]) -> dict[str, float]:
-    """Microseconds per token: in a first reading of all, in a second one, and for a token that nothing is known about."""
+    """Measure microseconds per token: in a first reading, in a second reading, and for a transition not yet stored."""
     first, again, slow = [], [], []
     for _ in range(5):
         fresh = sections()
@@ -64,7 +62,7 @@ def reading(sections: Callable[[], Sections], tokens: list[int]) -> dict[str, fl
 
 
 def pushing(sections: Sections, closers: Any, tokens: list[int]) -> dict[str, float]:
-    """Microseconds per token of a tracker: sections alone, the ladder, shadow mode, and that in a loop; in turns."""
+    """Measure a tracker in microseconds per token: sections alone, the ladder, shadow mode, shadow mode in a loop."""
     cases = {name: (asked, tokens) for name, asked in ASKED.items()}
     cases["loop"] = ASKED["shadow"], tokens[:40] * (len(tokens) // 40)
     best = dict.fromkeys(cases, float("inf"))
@@ -79,7 +77,7 @@ def pushing(sections: Sections, closers: Any, tokens: list[int]) -> dict[str, fl
 
 
 def step(tokens: torch.Tensor, tokenizer: Any, batch: int, context: int) -> dict[str, float]:
-    """Microseconds of a step of the penalty, and how many more each way of following a policy takes: medians."""
+    """Measure a step of the penalty in microseconds, and what each way to apply a policy adds: medians."""
     config = LZPenaltyConfig.paper(window_size=MAIN_WINDOW)
     policy = Policy(**dict.fromkeys(SECTIONS, config))
     ladder = RequestPolicy(policy=policy, ladder=LADDER)
@@ -106,7 +104,7 @@ def step(tokens: torch.Tensor, tokenizer: Any, batch: int, context: int) -> dict
                 since = time.perf_counter()
                 for call in calls:
                     call(at[turn], scores)
-                if turn:  # the prompt is read with the first
+                if turn:  # the first step reads the prompt
                     times[name].append((time.perf_counter() - since) * 1e6)
     more = {
         name: statistics.median(map(float.__sub__, taken, times["penalty"]))
@@ -117,6 +115,8 @@ def step(tokens: torch.Tensor, tokenizer: Any, batch: int, context: int) -> dict
 
 
 def main() -> None:
+    """Measure, print, and write the results."""
+    path = arguments(__doc__, "policy.json").out
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(bundled_model.path())
     vocabulary = vocabulary_of(tokenizer)
@@ -130,15 +130,15 @@ def main() -> None:
     push = pushing(sections, closers_of(sections, tokenizer), tokens)
     rows = [step(torch.tensor(tokens), tokenizer, *size) for size in SIZES]
     penalty = rows[0]["penalty"]
-    print(f"Sections of {MAIN_VOCAB:,} tokens: made in {built:.2f} s")
-    print(f"reading a token: {read}; a step of one row {penalty:.1f} us")
-    print(f"a tracker's token: {push}")
+    print(f"Sections of a vocabulary of {MAIN_VOCAB:,} tokens: made in {built:.2f} s")
+    print(f"reading a token: {read} us; a step of one row: {penalty:.1f} us")
+    print(f"a tracker per token: {push} us")
     for name in ("sections", "ladder", "own"):
         most = max(row[name] / row["batch"] for row in rows)
-        print(f"{name}: {most:.1f} us a row at most, {'within' if most <= LIMIT else 'OVER'} {LIMIT}")
+        print(f"{name}: at most {most:.1f} us per row, {'within' if most <= LIMIT else 'OVER'} {LIMIT}")
     for row in rows:
         print(", ".join(f"{name} {value:.1f}" for name, value in row.items()))
-    out = {
+    result = {
         "machine": machine(),
         "limit": LIMIT,
         "tokens": len(tokens),
@@ -146,7 +146,7 @@ def main() -> None:
         "pushing": push,
         "rows": rows,
     }
-    (RESULTS / "policy.json").write_text(json.dumps(out, indent=1) + "\n")
+    write_json(path, result)
 
 
 if __name__ == "__main__":

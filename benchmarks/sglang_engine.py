@@ -1,23 +1,22 @@
-"""What the penalty costs inside SGLang, on a CUDA machine.
+"""Measure the cost of the penalty inside SGLang, on a CUDA machine: `python -m benchmarks.sglang_engine`.
 
     python -m benchmarks.sglang_engine --how engine --shapes 1.5B 7B 32B
     python -m benchmarks.sglang_engine --how one-batch --shapes 1.5B 7B 32B
 
-`engine`: the offline engine with its scheduler, overlap on, as in a server. Two engines of one shape with dummy weights
-stand side by side, one without the plug-in, and take turns. A step is the time between two processed results of the
-whole batch; prompts come from the radix cache after the first run, so that runs are short.
+`engine`: the offline engine with its scheduler and with overlap, as in a server. Two engines of one shape with dummy weights
+take turns; one has no plug-in. A step is the time between two processed results of the whole batch. After the first run,
+prompts come from the radix cache, so that runs are short.
 
-`one-batch`: SGLang's own one-batch benchmark, `sglang.benchmark.one_batch`, which waits for the device after every step:
-what the host does for the penalty is not hidden behind the model. Requests without the penalty are the baseline.
+`one-batch`: SGLang's own benchmark `sglang.benchmark.one_batch`, which waits for the device after every step, so that the
+host time of the penalty counts in full. The baseline is requests without the penalty.
 
-A run's step time is the median over its steps; contenders are compared within a round, and the rounds give mean and
-spread. `--how check` compares every penalised logit of a short run with the reference.
+A run's step time is the median over its steps. Contenders are compared within a round, and the rounds give mean and
+interval. `--how check` compares every penalised logit of a short run with the reference.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -27,41 +26,39 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-FOLDER = tempfile.TemporaryDirectory()
-PLUGINS = Path(FOLDER.name, "plugins")  # entry points, so that SGLang finds the plug-ins in the way it always does
-sys.path[:0] = [str(PLUGINS), str(ROOT), str(ROOT / "src")]
-os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path[:3], os.environ.get("PYTHONPATH", "")])
+import numpy as np
 
-import numpy as np  # noqa: E402
-
-from benchmarks.engine_runs import (  # noqa: E402
+from benchmarks.engine_runs import (
     ALONE,
     CONTEXT,
+    FILE,
     FREQUENCY,
     GUARDED,
     PAPER,
     REPETITION,
     contender_settings,
     earlier,
+    notes,
     parser,
     random_prompts,
     run_rounds,
     summary,
     write_model,
 )
-from benchmarks.sglang_watch import FILE, LOGITS, notes  # noqa: E402
-from benchmarks.workload import machine  # noqa: E402
+from benchmarks.sglang_watch import LOGITS
+from benchmarks.workload import ROOT, machine, write_json
 
 NONE, IDLE = "no plug-in", "plug-in, no request asks"
 SETTINGS = contender_settings(NONE, IDLE, "custom_params")
 OURS = (IDLE, PAPER, GUARDED)
 GREEDY = {"temperature": 0, "ignore_eos": True}
 WATCH = "lz_penalty_watch"
+FOLDER = tempfile.TemporaryDirectory()
+PLUGINS = Path(FOLDER.name, "plugins")
 
 
 def offer_plugins() -> None:
-    """Write the entry points that an installed lz-penalty has, and those of the stopwatch."""
+    """Write the entry points of lz-penalty (unless it is installed) and of the stopwatch, and let processes find them."""
     offers = {"lz-penalty-watch": f"{WATCH} = benchmarks.sglang_watch:register"}
     try:
         metadata.distribution("lz-penalty")
@@ -72,10 +69,13 @@ def offer_plugins() -> None:
         info.mkdir(parents=True)
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0\n", encoding="utf-8")
         (info / "entry_points.txt").write_text(f"[sglang.srt.plugins]\n{entry}\n", encoding="utf-8")
+    sys.path.insert(0, str(PLUGINS))
+    paths = [str(PLUGINS), str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
 
 
 def server_args(name: str, folder: Path, batch: int, attention: str) -> dict[str, Any]:
-    """SGLang's arguments for this shape with dummy weights; CUDA graphs for decoding, of the sizes that are measured."""
+    """Return SGLang's arguments for this shape with dummy weights, and CUDA graphs of the measured batch sizes."""
     import torch
 
     common = {
@@ -84,12 +84,14 @@ def server_args(name: str, folder: Path, batch: int, attention: str) -> dict[str
         "skip_tokenizer_init": True,
         "grammar_backend": "none",
         "sampling_backend": "pytorch",
-        "max_running_requests": 2 * batch,  # the last run's requests may not be gone when the next one's come
-        "max_total_tokens": batch * 3 * CONTEXT,  # prompts, and what runs leave in the radix cache
+        "max_running_requests": 2 * batch,  # requests of the last run may still be there when the next run starts
+        "max_total_tokens": batch * 3 * CONTEXT,  # prompts, and the radix cache of earlier runs
         "context_length": 2048,
         "log_level": "warning",
     }
-    if not torch.cuda.is_available():  # to try this script, with tests/engines/sglang/sglang_on_cpu on the path
+    if (
+        not torch.cuda.is_available()
+    ):  # to try this script on a CPU, with tests/engines/sglang/sglang_on_cpu on the path
         attention = "torch_native"
         return common | {
             "device": "cpu",
@@ -110,7 +112,7 @@ def server_args(name: str, folder: Path, batch: int, attention: str) -> dict[str
 
 
 class Engine:
-    """An engine in its own processes, with these plug-ins; `run` is one batch."""
+    """An engine in its own processes, with these plug-ins. `run` runs one batch."""
 
     def __init__(self, args: dict[str, Any], plugins: str) -> None:
         import sglang
@@ -123,12 +125,12 @@ class Engine:
         del os.environ[FILE]
 
     def generate(self, prompts: list[list[int]], params: dict[str, Any] | list[dict[str, Any]]) -> list[list[int]]:
-        """The completions."""
+        """Return the completions."""
         outputs = self._engine.generate(input_ids=prompts, sampling_params=params)
         return [output["output_ids"] for output in outputs]
 
     def run(self, prompts: list[list[int]], new_tokens: int, params: dict[str, Any]) -> dict[str, Any]:
-        """Step time in milliseconds, tokens per second, and host time of the penalty in microseconds."""
+        """Run one batch; return step time in ms, tokens per second, and host time of the penalty in microseconds."""
         first = int(self._notes[0, 0]) + 1
         begin = time.perf_counter()
         self.generate(prompts, GREEDY | {"max_new_tokens": new_tokens} | params)
@@ -150,12 +152,12 @@ class Engine:
         }
 
     def shutdown(self) -> None:
-        """End its processes."""
+        """End the engine's processes."""
         self._engine.shutdown()
 
 
 def with_engines(name: str, given: argparse.Namespace, folder: Path) -> Any:
-    """Yields the batch size and the runs at it."""
+    """Yield each batch size and its runs."""
     args = server_args(name, folder, max(given.batches), given.attention)
     engines = {True: Engine(args, "lz_penalty")}
     if name != ALONE:
@@ -177,7 +179,7 @@ def with_engines(name: str, given: argparse.Namespace, folder: Path) -> Any:
 
 
 def with_one_batch(name: str, given: argparse.Namespace, folder: Path) -> Any:
-    """Yields the batch size and the runs at it; SGLang's benchmark sets up, and its own function times each run."""
+    """Yield each batch size and its runs. SGLang's benchmark sets up, and its own function times each run."""
     from sglang.benchmark import one_batch
     from sglang.srt.plugins import load_plugins
     from sglang.srt.server_args import ServerArgs
@@ -188,7 +190,7 @@ def with_one_batch(name: str, given: argparse.Namespace, folder: Path) -> Any:
     run_once = one_batch.latency_test_run_once
 
     def all_runs(_: str, runner: Any, *args: Any, **kwargs: Any) -> None:
-        """In place of the benchmark's first run, the warm-up: all of ours; its others are passed over."""
+        """Do all our runs in place of the benchmark's first run, the warm-up; skip its other runs."""
         if found:
             return
         prompts = random_prompts(name, max(given.batches))
@@ -211,7 +213,7 @@ def with_one_batch(name: str, given: argparse.Namespace, folder: Path) -> Any:
             found.append((batch, list(run_rounds(run, [IDLE, PAPER, GUARDED], given, ()))))
 
     one_batch.latency_test_run_once = all_runs
-    one_batch.get_tokenizer = lambda *_, **__: None  # there are no files of one
+    one_batch.get_tokenizer = lambda *_, **__: None  # a model with dummy weights has no tokenizer
     bench = one_batch.BenchArgs(batch_size=tuple(given.batches), input_len=(CONTEXT,), output_len=(given.new_tokens,))
     bench.result_filename = ""
     one_batch.main(ServerArgs(**server_args(name, folder, max(given.batches), given.attention)), bench)
@@ -219,7 +221,7 @@ def with_one_batch(name: str, given: argparse.Namespace, folder: Path) -> Any:
 
 
 def _queue(request: Any, params: dict[str, Any]) -> None:
-    """Give the request these parameters, and what our hook gives it where there is a scheduler with a queue."""
+    """Give the request these parameters, and call the hook that a scheduler with a queue would call."""
     from sglang.srt.sampling.sampling_params import SamplingParams
 
     from lz_penalty.engines.sglang import _hooks as hooks
@@ -233,7 +235,7 @@ def _queue(request: Any, params: dict[str, Any]) -> None:
 
 
 def check(given: argparse.Namespace, folder: Path) -> None:
-    """Every penalised logit of mixed requests, overlap on, against the reference on the tokens that were generated."""
+    """Compare every penalised logit of mixed requests, with overlap, with the reference on the generated tokens."""
     from lz_penalty import LZPenaltyConfig, reference
 
     record = folder / "logits"
@@ -265,8 +267,10 @@ def check(given: argparse.Namespace, folder: Path) -> None:
             rows += 1
             changed += not np.array_equal(before, after)
     due = sum(12 + 3 * at for at, one in enumerate(fields) if one)
-    assert due <= rows <= due + 8, f"{rows} rows were penalised, {due} should have been"  # one step ahead of a finish
-    assert changed > rows / 2, "most requests repeat, and were not penalised"
+    assert due <= rows <= due + 8, (
+        f"{rows} rows were penalised, {due} should have been"
+    )  # overlap runs one step beyond the end
+    assert changed > rows / 2, "most requests repeat, but were not penalised"
     print(f"{rows} penalised rows agree with the reference, {changed} of them changed", flush=True)
 
 
@@ -296,7 +300,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure, print, and add to the results; runs already in the file stay."""
+    """Measure, print, and add the runs to the results file."""
     given = arguments()
     offer_plugins()
     import sglang
@@ -314,7 +318,7 @@ def main() -> None:
             runs = [about | run for run in runs]
             data["runs"] += runs
             data["summary"] = summarised(data["runs"])
-            given.out.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+            write_json(given.out, data)
             print_rows(summarised(runs))
 
 

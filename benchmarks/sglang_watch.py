@@ -1,4 +1,8 @@
-"""A second plug-in for benchmarks/sglang_engine.py, in SGLang's scheduler: stopwatch, and record of logits."""
+"""A second SGLang plug-in for `benchmarks.sglang_engine`: a stopwatch in the scheduler, and a record of logits.
+
+A row of `notes` contains: when the step's result was processed, in nanoseconds; how many requests decoded in the step (0 for
+a prefill); how long the penalty occupied the scheduler's thread since the step before, in nanoseconds.
+"""
 
 from __future__ import annotations
 
@@ -9,35 +13,27 @@ from typing import Any
 
 import numpy as np
 
-FILE = "LZ_PENALTY_BENCHMARK_FILE"  # that both processes map, as an environment variable
-LOGITS = "LZ_PENALTY_BENCHMARK_LOGITS"  # a folder: every penalised step is written there
-STEPS = 200_000
+from benchmarks.engine_runs import FILE, notes
 
-
-def notes(path: Path, mode: Any) -> np.ndarray:
-    """A file shared between the processes: the number of steps so far; then a line per step.
-
-    A line: when the step's result was processed, in nanoseconds; how many requests decoded in it, 0 for a prefill; and how
-    long the penalty kept the scheduler's thread since the step before.
-    """
-    return np.memmap(path, np.int64, mode, shape=(STEPS, 3))
+LOGITS = "LZ_PENALTY_BENCHMARK_LOGITS"  # environment variable: the folder that every penalised step is written to
 
 
 class _Watch:
-    """Notes each step; reading the clock is all it costs."""
+    """A stopwatch that notes each step. It only reads the clock."""
 
     def __init__(self) -> None:
         self._notes = notes(Path(os.environ[FILE]), "r+")
         self._host = 0
 
     def processed(self, _: Any, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> None:
-        """After `Scheduler.process_batch_result`, which follows one step behind."""
+        """Note a step, after `Scheduler.process_batch_result`. With overlap, that is one step late."""
         count = int(self._notes[0, 0]) + 1
-        self._notes[count] = perf_counter_ns(), len(batch.reqs) if batch.forward_mode.is_decode() else 0, self._host
+        decoding = len(batch.reqs) if batch.forward_mode.is_decode() else 0
+        self._notes[count, :3] = perf_counter_ns(), decoding, self._host
         self._notes[0, 0], self._host = count, 0
 
     def timed(self, function: Any) -> Any:
-        """The function, its time counted as the penalty's."""
+        """Return the function with its time counted as the penalty's."""
 
         def wrapped(*args: Any) -> Any:
             begin = perf_counter_ns()
@@ -49,7 +45,7 @@ class _Watch:
 
 
 def register() -> None:
-    """Called by SGLang in every process; the main one has no steps."""
+    """Register the stopwatch; SGLang calls this in every process. The main process, without `FILE`, has no steps."""
     if FILE not in os.environ:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType

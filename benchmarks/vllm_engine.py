@@ -1,20 +1,19 @@
-"""What the penalty costs inside vLLM: `python -m benchmarks.vllm_engine --shapes 1.5B 7B 32B`, on a CUDA machine.
+"""Measure the cost of the penalty inside vLLM, on a CUDA machine: `python -m benchmarks.vllm_engine --shapes 1.5B 7B 32B`.
 
-Two engines of one shape with dummy weights stand side by side, one without a processor and one with ours, and take
-turns, so that the machine's moods hit all alike. A step is the time between two outputs of the whole batch; a run's
-step time is the median over its steps; contenders are compared within a round, and the rounds give mean and spread. Where
-two engines do not fit into the memory (32B), requests without the penalty in ours are the baseline.
+Two engines of one shape with dummy weights take turns: one without a processor and one with ours. A step is the time
+between two outputs of the whole batch. A run's step time is the median over its steps. Contenders are compared within a
+round, and the rounds give mean and interval. For 32B, where only one engine fits into the memory, the baseline is requests
+without the penalty in our engine.
 
-Two engines differ by some tenths of a percent from round to round, perhaps by where their caches lie. `--blocks` measures
-less than that: in one engine and one run, the penalty is left out in every second block of steps, and a block with it is
-compared with those before and behind it: `--blocks --shapes 7B --batches 64 --new-tokens 256 --rounds 60`.
+Two engines differ by some tenths of a percent from round to round. `--blocks` is more precise: in one run of one engine the
+penalty is left out in every second block of steps, and each block with the penalty is compared with the blocks before and
+after it: `--blocks --shapes 7B --batches 64 --new-tokens 256 --rounds 60`.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import statistics
 import tempfile
@@ -23,16 +22,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # a processor means V1 up to 0.30; the baseline must be V1 too
+import numpy as np
 
-import numpy as np  # noqa: E402
-
-from benchmarks.blocks import BLOCK, in_blocks, settled  # noqa: E402
-from benchmarks.engine_runs import (  # noqa: E402
+from benchmarks.blocks import BLOCK, in_blocks, settled
+from benchmarks.engine_runs import (
     ALONE,
     CONTEXT,
+    FILE,
     FREQUENCY,
     GUARDED,
     PAPER,
@@ -40,27 +36,27 @@ from benchmarks.engine_runs import (  # noqa: E402
     SHAPES,
     contender_settings,
     earlier,
+    notes,
     parser,
     random_prompts,
     run_rounds,
     summary,
     write_model,
 )
-from benchmarks.vllm_timed import FILE, notes  # noqa: E402
-from benchmarks.workload import RESULTS, machine  # noqa: E402
+from benchmarks.workload import RESULTS, ROOT, machine, write_json
 
 NONE, IDLE = "no processor", "processor, no request asks"
 SETTINGS = contender_settings(NONE, IDLE, "extra_args")
 OURS = (IDLE, PAPER, GUARDED)
 HOST = ("host_us", "arrival_us")
-LEAST_TOKENS = 128  # some of them are written while others' prompts are read
+LEAST_TOKENS = 128  # the first steps do not count: other requests' prompts are still being read
 
 
 # ---------------------------------------------------------------- engines
 
 
 def engine(name: str, folder: Path, processors: list[str], batch: int) -> Any:
-    """A vLLM engine of this shape with dummy weights, as a server would run it (async scheduling, CUDA graphs)."""
+    """Return a vLLM engine of this shape with dummy weights, with a server's defaults (async scheduling, CUDA graphs)."""
     from vllm import LLM
 
     shape = SHAPES[name]
@@ -83,7 +79,7 @@ def engine(name: str, folder: Path, processors: list[str], batch: int) -> Any:
 
 
 class Bench:
-    """The engines of one shape, and runs on them."""
+    """The engines of one shape. `run` runs one batch."""
 
     def __init__(self, name: str, batch: int, pair: bool, blocks: bool) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -97,7 +93,7 @@ class Bench:
         self.contenders = [PAPER, GUARDED] if blocks else list(SETTINGS) if pair else list(SETTINGS)[1:]
 
     def run(self, contender: str, batch: int, new_tokens: int) -> dict[str, Any]:
-        """One batch: the time of a step in milliseconds, the host time of the processor in microseconds."""
+        """Run one batch; return the time of a step in milliseconds and the processor's host time in microseconds."""
         from vllm import SamplingParams
 
         llm = self._ours if contender in OURS or self._plain is None else self._plain
@@ -132,7 +128,7 @@ class Bench:
 
 
 def measure(bench: Bench, name: str, batch: int, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Rounds in which every contender runs once; vLLM's penalties, whose cost is large, in a few of them."""
+    """Run the rounds of one batch size; vLLM's own penalties, whose cost is large, run in a few of them."""
     cell = {"shape": name, "batch": batch, "new_tokens": given.new_tokens}
     for run in run_rounds(
         lambda one: bench.run(one, batch, given.new_tokens), bench.contenders, given, (REPETITION, FREQUENCY)
@@ -158,16 +154,18 @@ def print_rows(rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Measure, print, and add to the results; runs already in the file stay."""
+    """Measure, print, and add the runs to the results file."""
     options = parser(__doc__, "vLLM")
     options.add_argument("--blocks", action="store_true", help="leave the penalty out in every second block of steps")
     options.set_defaults(out=None)
     given = options.parse_args()
     if given.blocks and given.new_tokens < LEAST_TOKENS:
         options.error(
-            f"--new-tokens {given.new_tokens}: with --blocks at least {LEAST_TOKENS}, for some blocks of {BLOCK} steps."
+            f"--new-tokens {given.new_tokens}: --blocks needs at least {LEAST_TOKENS}, for several blocks of {BLOCK} steps."
         )
     given.out = given.out or RESULTS / ("vllm_blocks.json" if given.blocks else "vllm.json")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # up to 0.30 processors need V1; the baseline must be V1 too
     import torch
     import vllm
 
@@ -180,9 +178,9 @@ def main() -> None:
             before = len(data["runs"])
             for run in measure(bench, name, batch, given):
                 data["runs"].append(run)
-                given.out.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+                write_json(given.out, data)
             data["summary"] = summarised(data["runs"])
-            given.out.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+            write_json(given.out, data)
             print_rows(summarised(data["runs"][before:]))
         del bench
 

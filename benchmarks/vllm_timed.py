@@ -1,4 +1,8 @@
-"""The vLLM plug-in with a stopwatch around its calls, for benchmarks/vllm_engine.py; runs in the engine's process."""
+"""The vLLM processor with a stopwatch, for `benchmarks.vllm_engine`. It runs in the engine's process.
+
+A row of `notes` contains: when the step's processors began and how long they took on the host, in nanoseconds; whether the
+batch had changed; whether the penalty was left out. The setting in the first row is the size of a block, or 0.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +11,12 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-import numpy as np
-
+from benchmarks.engine_runs import FILE, notes
 from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
-
-FILE = "LZ_PENALTY_BENCHMARK_FILE"  # that both processes map, as an environment variable
-STEPS = 1_000_000
-
-
-def notes(path: Path, mode: Any) -> np.ndarray:
-    """A file shared between the processes: the number of steps so far and the size of a block; then a line per step.
-
-    A line: when the step's processors began and how long they took on the host, in nanoseconds; whether the batch had
-    changed; whether the penalty was left out.
-    """
-    return np.memmap(path, np.int64, mode, shape=(STEPS, 4))
 
 
 class TimedProcessor(LZPenaltyLogitsProcessor):
-    """Notes the host time of every step. With blocks, it does nothing in every second block of steps."""
+    """A processor that notes the host time of every step. With blocks, it skips every second block of steps."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -35,14 +26,14 @@ class TimedProcessor(LZPenaltyLogitsProcessor):
         self._since = 0  # steps since the batch changed
 
     def update_state(self, batch_update: Any) -> None:
-        """The plug-in's own, timed."""
+        """Update the state, and note the time."""
         begin = perf_counter_ns()
         super().update_state(batch_update)
         self._in_update = perf_counter_ns() - begin
         self._changed = batch_update is not None
 
     def apply(self, logits: Any, ctx: Any = None) -> Any:
-        """The plug-in's own, timed."""
+        """Apply the penalty, unless this block leaves it out, and note the time."""
         count, block = int(self._notes[0, 0]) + 1, int(self._notes[0, 1])
         self._since = 0 if self._changed else self._since + 1
         left_out = block > 0 and self._since // block % 2 == 1

@@ -1,7 +1,8 @@
-"""What the benchmarks measure on and with: shapes, histories, the machine, the results file and the one table."""
+"""Parts that the benchmarks share: shapes, histories, the machine's description, results files and the printed table."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -26,13 +27,14 @@ PRESETS = ("paper", "sglang", "guarded", "failsafe")
 PERIODS = (1, 3, 7, 20, 50)
 BUFFER = 32
 MAIN_WINDOW, MAIN_VOCAB = 512, 151_936
-RESULTS = Path(__file__).resolve().parent / "results"
-GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "data" / "lz_penalty.json"
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+GOLDEN = ROOT / "tests" / "data" / "lz_penalty.json"
 
 
 @dataclass(frozen=True)
 class Shape:
-    """One cell of the grid: `rows` is "random", "loop", "half", or "loop 7" for one period alone."""
+    """One cell of the grid. `rows` is a kind of `histories`: "random", "loop", "half" or "loop 7"."""
 
     batch: int = 1
     window: int = MAIN_WINDOW
@@ -42,12 +44,12 @@ class Shape:
 
     @property
     def config(self) -> LZPenaltyConfig:
-        """The preset with this window; everything else as the preset has it."""
+        """The preset with this window and a fixed buffer."""
         return getattr(LZPenaltyConfig, self.preset)(window_size=self.window, buffer_size=BUFFER)
 
     @property
     def length(self) -> int:
-        """Tokens of history: all that the settings can look at, so that nothing is cheap for want of text."""
+        """Tokens of history: as many as the settings read, so that no call is fast for lack of text."""
         config = self.config
         reach = 0 if config.min_match_length is None else config.window_size + config.buffer_size
         return max(reach, config.loop_window if config.escalation else 0)
@@ -57,10 +59,10 @@ class Shape:
 
 
 def histories(rows: str, batch: int, length: int, vocab: int, seed: int = 0) -> np.ndarray:
-    """Token ids `[batch, length]`, int64. The first rows do not depend on `batch`, so a large batch can be sliced.
+    """Return token ids `[batch, length]`, int64. The first rows do not depend on `batch`, so a large batch can be sliced.
 
-    random: uniform ids. loop: rows in a loop from the first token on, of periods 1, 3, 7, 20, 50 in turn. half: the
-    odd rows in a loop, the even ones random. "loop 7": every row in a loop of period 7.
+    "random": uniform ids. "loop": each row is one loop; the periods 1, 3, 7, 20, 50 alternate. "half": odd rows are
+    loops, even rows are random. "loop 7": each row is a loop of period 7.
     """
     rng = np.random.default_rng(seed)
     ids = rng.integers(0, vocab, size=(batch, length), dtype=np.int64)
@@ -74,7 +76,7 @@ def histories(rows: str, batch: int, length: int, vocab: int, seed: int = 0) -> 
 
 
 def padded(ids: np.ndarray, spare: int = 64) -> np.ndarray:
-    """The same histories in a buffer with room to grow, as an engine keeps them; its width is a multiple of 16."""
+    """Return the histories in a wider buffer, as an engine keeps them; its width is a multiple of 16."""
     capacity = -(-(ids.shape[1] + spare) // 16) * 16
     buffer = np.full((ids.shape[0], capacity), -1, dtype=ids.dtype)
     buffer[:, : ids.shape[1]] = ids
@@ -85,7 +87,7 @@ def padded(ids: np.ndarray, spare: int = 64) -> np.ndarray:
 
 
 def machine(**more: Any) -> dict[str, Any]:
-    """What was measured where and when: processor, versions, date."""
+    """Return a description of this machine: processor, versions, date."""
     versions = {name: _version(name) for name in ("numpy", "numba", "torch", "triton", "transformers")}
     return {
         "cpu": _cpu_model(),
@@ -114,12 +116,30 @@ def _cpu_model() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
+# ---------------------------------------------------------------- command line
+
+
+def arguments(about: str | None, out: str | None = None) -> argparse.Namespace:
+    """Parse a command line with one option: `--out`, by default this results file, or `--check` if there is none."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if out:
+        parser.add_argument("--out", type=Path, default=RESULTS / out, help=f"results file (default: results/{out})")
+    else:
+        parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is not current")
+    return parser.parse_args()
+
+
 # ---------------------------------------------------------------- results
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write a results file."""
+    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
 @dataclass
 class Report:
-    """Everything one run found; `save` may be called at any time, so that a run that is cut off leaves its results."""
+    """The results of one run. `save` may be called at any time, so that an interrupted run leaves its results."""
 
     path: Path
     machine: dict[str, Any]
@@ -129,22 +149,22 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
     def check(self, what: str, ok: bool, detail: str) -> bool:
-        """Note a check that must hold before any time is worth reporting."""
+        """Add a check that must hold before times are measured."""
         self.checks.append({"check": what, "ok": ok, "detail": detail})
         return ok
 
     def add(self, contender: str, shape: Shape, samples: list[float], **more: Any) -> None:
-        """Add a row: microseconds per call as median and 10th and 90th percentile."""
+        """Add a record: microseconds per call as median, 10th and 90th percentile."""
         low, median, high = np.percentile(samples, (10, 50, 90))
         times = {"us": _short(median), "p10": _short(low), "p90": _short(high), "samples": len(samples)}
         self.records.append({"contender": contender, **asdict(shape), **times, **more})
 
     def skip(self, contender: str, shape: Shape, why: str) -> None:
-        """Add a row without a time."""
+        """Add a record without a time."""
         self.records.append({"contender": contender, **asdict(shape), "us": None, "note": why})
 
     def us(self, contender: str, shape: Shape) -> float | None:
-        """The median that was measured, or `None`."""
+        """Return the measured median, or `None`."""
         wanted = {"contender": contender, **asdict(shape)}
         for record in self.records:
             if all(record[key] == value for key, value in wanted.items()):
@@ -152,7 +172,7 @@ class Report:
         return None
 
     def relate(self, baseline: str, contenders: set[str] | None = None) -> None:
-        """Give every row (of these contenders) its ratio to `baseline` of the same batch and vocabulary."""
+        """Give each record (of these contenders) its ratio to `baseline` at the same batch and vocabulary."""
         base: dict[tuple[int, int], list[tuple[dict, float]]] = {}
         for record in self.records:
             if record["contender"] == baseline and record["us"]:
@@ -160,18 +180,18 @@ class Report:
         for record in self.records:
             there = base.get((record["batch"], record["vocab"]))
             if record["us"] and there and (contenders is None or record["contender"] in contenders):
-                # The very same shape where there is one: it was measured in turns with this row.
+                # Prefer the baseline of exactly this shape: both were measured in turns.
                 same = [us for other, us in there if all(other[key] == record[key] for key in asdict(Shape()))]
                 record["ratio"] = _short(record["us"] / (same or [us for _, us in there])[0])
 
     def claim(self, what: str, limit: float, found: float | None, unit: str) -> None:
-        """Judge a claim: `found` must be at most `limit`; nothing measured is a failure."""
+        """Add a claim. It holds if `found` is at most `limit`; it fails if nothing was measured."""
         ok = found is not None and found <= limit
         found = None if found is None else _short(found)
         self.claims.append({"claim": what, "limit": limit, "found": found, "unit": unit, "ok": ok})
 
     def save(self) -> None:
-        """Write the JSON file, one record a line."""
+        """Write the JSON file, one record per line."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         parts = []
         for name in ("machine", "notes", "checks", "claims", "records"):
@@ -199,7 +219,7 @@ def _short(number: float) -> float:
 
 
 def print_report(report: Report, columns: list[str], shapes: list[Shape], title: str, baseline: str) -> None:
-    """Print the one table, `shapes` down and contenders across, then what was claimed."""
+    """Print a table with a row per shape and a column per contender, then the claims."""
     console = Console(width=max(Console().width, 200))
     table = Table(title=title, caption=_caption(report, baseline), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.title_justify = table.caption_justify = "left"

@@ -12,6 +12,7 @@ Each line of the file is a document with these fields:
 
 from __future__ import annotations
 
+import argparse
 import json
 import lzma
 import random
@@ -29,8 +30,11 @@ DOCUMENTS = HERE / "documents.jsonl.xz"
 
 def main() -> None:
     """Write the file, or compare it with the generators."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the file is not current")
+    check = parser.parse_args().check
     fresh = "".join(json.dumps(document, ensure_ascii=False) + "\n" for document in documents())
-    if "--check" in sys.argv:
+    if check:
         with lzma.open(DOCUMENTS, "rt", encoding="utf-8") as file:
             sys.exit(0 if file.read() == fresh else f"{DOCUMENTS.name} is not what the generators write")
     DOCUMENTS.write_bytes(lzma.compress(fresh.encode(), preset=9))

@@ -1,0 +1,89 @@
+"""The tables of the op's cost in README.md and docs/results.md, from results/h200.json and results/cpu.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.tables import machine, paragraph, table
+
+PAPER = ("**LZ penalty, paper**", "ours (hot)", {})
+GUARDED = ("**LZ penalty, guarded**", "ours (hot)", {"preset": "guarded"})
+ADD = ("one dense `logits.add_(bias)`", "add_ (hot)", {"rows": "random"})
+REPETITION = ("transformers' repetition penalty", "repetition 1.2", {})
+DRY = ("DRY, as a processor", "DRY", {})
+
+
+def microseconds(data: dict[str, Any], contender: str, **cell: Any) -> str:
+    """Return the median of one measurement, or the note that says why there is none."""
+    cell = {"batch": 64, "window": 512, "vocab": 151_936, "preset": "paper", "rows": "half"} | cell
+    for record in data["records"]:
+        if record["contender"] == contender and all(record[key] == value for key, value in cell.items()):
+            return record["note"] if record.get("us") is None else f"{record['us']:,.{1 if record['us'] < 100 else 0}f}"
+    raise LookupError(f"no result for {contender} at {cell}")
+
+
+def gpu(data: dict[str, Any]) -> list[str]:
+    """One step on a GPU at two batch sizes."""
+    rows = []
+    for label, contender, cell in (
+        PAPER,
+        GUARDED,
+        ("**LZ penalty, paper, window 4,096**", "ours (hot)", {"window": 4096}),
+        ("**LZ penalty, paper, window 32,768**", "ours (hot)", {"window": 32_768}),
+        ADD,
+        REPETITION,
+        ("transformers' no-repeat-ngram", "no 4-gram twice", {}),
+        DRY,
+        ("the paper's method, dense (unfold over window and vocabulary)", "dense paper", {}),
+    ):
+        both = [
+            microseconds(data, contender, batch=batch, **cell) if batch == 64 or "window" not in cell else ""
+            for batch in (64, 256)
+        ]
+        rows.append([label, *(f"{value} us" if value[:1].isdigit() else value for value in both)])
+    claims = {claim["claim"]: claim for claim in data["claims"]}
+    flat = max(claim["found"] for name, claim in claims.items() if "vocabulary" in name)
+    loop = max(claim["found"] for name, claim in claims.items() if "rows in a loop against random" in name)
+    cold = microseconds(data, "ours (cold)", window=32_768)
+    about = (
+        "Device time under a CUDA graph, every second row in a loop; DRY waits for the device, cannot be captured and "
+        f"is timed as it runs. {machine(data)}; {data['notes'][0]}. From a vocabulary of 32k to 256k the time changes "
+        f"by a factor of {flat:.2f}; rows in a loop cost at most {loop:.2f} times random rows, at any window and batch. "
+        f"Rotating over three buffers of logits, window 32,768 takes {cold} us: merely reading and lowering that many "
+        "scattered logits is what bounds it."
+    )
+    return [
+        *table(["one step on a GPU, vocabulary 151,936", "batch 64", "batch 256"], rows),
+        "",
+        *paragraph(about),
+    ]
+
+
+def cost_in_short(data: dict[str, Any]) -> list[str]:
+    """One step on a GPU at one batch size."""
+    rows = [PAPER, GUARDED, ADD, REPETITION, DRY, ("the paper's method, dense", "dense paper", {})]
+    cells = [[label, f"{microseconds(data, contender, **cell)} us"] for label, contender, cell in rows]
+    about = (
+        f"Device time, every second row in a loop; DRY waits for the device and is timed as it runs. {machine(data)}."
+    )
+    return [*table(["one step on a GPU, batch 64, vocabulary 151,936", ""], cells), "", *paragraph(about)]
+
+
+def cpu(data: dict[str, Any]) -> list[str]:
+    """One row on a CPU, random and in a loop."""
+    rows = []
+    for label, contender, cell in (
+        ("**LZ penalty, paper, numba**", "ours: numba", {}),
+        ("**LZ penalty, guarded, numba**", "ours: numba", {"preset": "guarded"}),
+        ("LZ penalty, paper, NumPy alone", "ours: numpy", {}),
+        ("one dense `logits += bias`", "logits += bias", {}),
+        REPETITION,
+        DRY,
+    ):
+        both = [microseconds(data, contender, batch=1, rows=kind, **cell) for kind in ("random", "loop")]
+        rows.append([label, *(f"{value} us" for value in both)])
+    return [
+        *table(["one row on a CPU, vocabulary 151,936", "random text", "in a loop"], rows),
+        "",
+        f"Medians of interleaved runs, whole calls. {machine(data)}. `make bench` measures your machine.",
+    ]
