@@ -1,7 +1,7 @@
-"""`python -m tests.fuzzing [PART ...]`: run parts of the fuzzing, all of them if none is named.
+"""Run the fuzzing, or parts of it: `python -m tests.fuzzing [PART ...]`.
 
-Each group of parts runs in a process of its own, in the environment of its engine, two at a time. Exit code 1 if there is a
-finding.
+Each group of parts runs in its own process, in the environment of its engine, two at a time. The exit code is 1 if there is
+a finding.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support import ROOT
 
 AT_ONCE = 2  # processes
 EVERY = 0.3  # seconds between two reports of progress
-# One thread, whose time is measured; and memory that is freed is given back at once, so that each case shows what it takes.
+# One thread, because its time is measured. Freed memory is returned at once, so that the growth of each case is visible.
 ALONE = {
     "OMP_NUM_THREADS": "1",
     "NUMBA_NUM_THREADS": "1",
@@ -61,11 +61,11 @@ class Group(NamedTuple):
     """Parts that run in one process.
 
     Attributes:
-        make: makes the part of this name.
-        names: of the parts, without the first word.
-        python: which of the options names its interpreter.
-        folders: further folders that it imports from.
-        environment: further variables.
+        make: makes a part from its name.
+        names: the names of the parts, without the first word.
+        python: the command line option that names the interpreter.
+        folders: further folders to import from.
+        environment: further environment variables.
     """
 
     make: Callable[[str], Part]
@@ -76,7 +76,7 @@ class Group(NamedTuple):
 
 
 _CPU_ENGINE = (("SGLANG_USE_CPU_ENGINE", "1"),)
-# By the first word of the names of their parts; the longest first.
+# Each with the first word of its parts' names; the groups that take longest come first.
 GROUPS: tuple[tuple[str, Group], ...] = (
     ("histories", Group(_histories, ("vllm",), "vllm")),
     ("histories", Group(_histories, ("sglang",))),
@@ -91,7 +91,7 @@ GROUPS: tuple[tuple[str, Group], ...] = (
 
 
 def main() -> int:
-    """Run what the command line asks for."""
+    """Run the parts that the command line names."""
     options = _options()
     if options.lines_to is not None:
         return _child(options)
@@ -109,10 +109,10 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="fuzzing", description=__doc__.split("\n")[0])
-    parser.add_argument("parts", nargs="*", help="such as op, op-numba, requests-vllm; all if none is named")
+    parser.add_argument("parts", nargs="*", help="such as op, op-numba, requests-vllm (default: all)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cases", type=int, help="of each part, instead of a full run")
-    parser.add_argument("--case", type=int, help="only the one of this number")
+    parser.add_argument("--cases", type=int, help="cases of each part (default: a full run)")
+    parser.add_argument("--case", type=int, help="run only the case of this number")
     parser.add_argument("--python", default=sys.executable, help="interpreter of the main environment")
     for engine, folder in (("vllm", ".venv-vllm"), ("sglang", ".venv-sglang"), ("llama", ".venv-llama-cpp")):
         parser.add_argument(f"--{engine}", default=str(ROOT / folder / "bin" / "python"), help="interpreter")
@@ -137,7 +137,7 @@ def _all_names() -> list[str]:
 
 
 def _child(options: argparse.Namespace) -> int:
-    """Run these parts here, and tell the parent: one JSON object per line."""
+    """Run these parts in this process, and report to the parent: one JSON object per line."""
     with os.fdopen(options.lines_to, "w", buffering=1) as lines:
         for name in options.parts:
             for result in _part(name, options, lines):
@@ -179,7 +179,7 @@ def _run_all(chosen: list[tuple[Group, list[str]]], options: argparse.Namespace,
 
 
 def _run(group: Group, names: list[str], options: argparse.Namespace, progress: Progress, tasks: Any) -> list[Any]:
-    """Run a group in its own process; one result for each of its parts."""
+    """Run a group in its own process; return one result per part."""
     results: dict[str, Any] = {}
     reading, writing = os.pipe()
     command = [getattr(options, group.python), "-m", "tests.fuzzing", *names]
@@ -218,7 +218,7 @@ def _note(told: dict[str, Any], progress: Progress, task: Any) -> None:
 
 
 def _ended(name: str, code: int, log: str) -> dict[str, Any]:
-    """The result of a part whose process ended before it was done: that is a finding."""
+    """Return the result of a part whose process ended early, which is a finding."""
     result = running.Result(name, 0.0, 0.0, findings=1)
     result.shown.append((-1, f"the process ended with code {code}: {log}"))
     return result.to_dict()
@@ -252,7 +252,7 @@ def _show(results: list[dict[str, Any]], seed: int, seconds: float) -> None:
 
 
 def _shown(path: str) -> str:
-    """A path as it can be typed in the root of the project."""
+    """Return a path relative to the root of the project, if it is inside."""
     return os.path.relpath(path, ROOT) if Path(path).is_relative_to(ROOT) else path
 
 

@@ -23,7 +23,7 @@ from tests.support.malformed import malformed
 
 PLAIN = "{}"  # a server without a default, with the usual caps
 LONGEST_MESSAGE = 2_000
-SERVERS = 300  # kinds of them, apart from the plain one
+SERVERS = 300  # different servers, besides the plain one
 MOST = 6  # the largest of the hostile sizes, as a power of ten
 _NAMES = (*REQUEST_FIELDS, *POLICY_FIELDS)
 _ODD_NAMES = ("lz_", "lz__", "LZ_PENALTY", "lz_\x00", "lz_\ud800", "lz_é\n", "other", "", "lz_preset ", "_lz_shared")
@@ -31,12 +31,12 @@ _ODD_NUMBERS = (0, 1, -1, 2, 3, 0.5, 1e-300, 5e-324, 1e300, math.nan, math.inf, 
 
 
 class Request(NamedTuple):
-    """A request, and what is known about it without asking the library.
+    """A request, and the expected decision if it is known without the library.
 
     Attributes:
-        fields: its fields, some of them not ours.
+        fields: its fields; some of them may be foreign.
         server: the settings of the server, as JSON.
-        expected: the settings that it must get; `REFUSED`; or `UNKNOWN` where only the library can say.
+        expected: the settings that it must get, `REFUSED`, or `UNKNOWN`.
     """
 
     fields: dict[Any, Any]
@@ -48,7 +48,7 @@ REFUSED, UNKNOWN = "refused", "unknown"
 
 
 def request(rng: random.Random) -> Request:
-    """A request of any kind to a server of any kind."""
+    """Return a random request to a random server."""
     server = PLAIN if rng.random() < 0.3 else _server(rng.randrange(SERVERS))
     kind = rng.random()
     if kind < 0.3:
@@ -69,7 +69,7 @@ def request(rng: random.Random) -> Request:
 
 @lru_cache(maxsize=None)
 def _server(number: int) -> str:
-    """Settings of a server that can start."""
+    """Return random settings with which a server can start."""
     rng = random.Random(number)
     while True:
         given: dict[str, Any] = {}
@@ -92,7 +92,7 @@ def _server(number: int) -> str:
 
 @lru_cache(maxsize=None)
 def settings_of(server: str) -> ServerSettings:
-    """The settings of a server, read once."""
+    """Return the settings of a server."""
     return ServerSettings.from_json(server)
 
 
@@ -117,7 +117,7 @@ def _valid(rng: random.Random, server: str) -> Request:
 
 
 def _policy(rng: random.Random) -> dict[str, Any]:
-    """Fields of a policy, most of them right."""
+    """Return fields of a policy, most of them valid."""
     fields: dict[str, Any] = {}
     for name in rng.sample(POLICY_FIELDS, rng.randint(1, 3)):
         if name == "lz_policy":
@@ -136,7 +136,7 @@ def _policy(rng: random.Random) -> dict[str, Any]:
 
 
 def _chaos(rng: random.Random) -> dict[Any, Any]:
-    """Any names with any values."""
+    """Return random names with random values."""
     fields: dict[Any, Any] = rng.choice(({}, {"lz_penalty": 0.2}, {"lz_preset": "guarded"}, {"lz_policy": "default"}))
     return {**fields, **{_name(rng): _value(rng) for _ in range(rng.randint(1, 4))}}
 
@@ -149,11 +149,11 @@ def _name(rng: random.Random) -> Any:
         return _misspelt(rng, rng.choice(_NAMES))
     if kind < 0.99:
         return rng.choice((*_ODD_NAMES, "lz_" + _word(rng)))
-    return rng.randrange(9)  # no string; JSON cannot do that
+    return rng.randrange(9)  # not a string, which JSON cannot express
 
 
 def _misspelt(rng: random.Random, name: str) -> str:
-    """A name with a letter more, or with two in the wrong order."""
+    """Return the name with an additional letter, or with two letters swapped."""
     place = rng.randrange(3, len(name) - 1)
     if rng.random() < 0.5:
         return name[:place] + name[place + 1] + name[place] + name[place + 2 :]
@@ -180,7 +180,7 @@ def _word(rng: random.Random) -> str:
 
 
 def _hostile(rng: random.Random) -> dict[str, Any]:
-    """Sizes up to a million."""
+    """Return fields of which one is very large, up to a million items."""
     size = int(10 ** rng.uniform(2, MOST))
     name = rng.choice(_NAMES)
     kinds = {
@@ -211,7 +211,7 @@ def _nested(depth: int) -> list[Any]:
 
 
 def as_json(fields: Mapping[Any, Any]) -> bytes:
-    """The fields as a body; deep lists and long numbers too, for which `json.dumps` is too careful."""
+    """Return the fields as a body, including deep lists and long numbers, which `json.dumps` refuses."""
     return ("{" + ", ".join(f"{json.dumps(str(key))}: {_json(value)}" for key, value in fields.items()) + "}").encode()
 
 
@@ -233,12 +233,12 @@ def _json(value: Any) -> str:
 
 
 def shape(fields: Mapping[Any, Any]) -> list[Any]:
-    """What must not change about the caller's fields: names, values, and what is in a list."""
+    """Return what must not change in the caller's fields: names, values, and items of lists."""
     return [(key, id(value), list(value) if isinstance(value, list) else None) for key, value in fields.items()]
 
 
 def message_problem(message: str) -> str | None:
-    """What is wrong with the message of a refusal."""
+    """Return what is wrong with an error message, or `None`."""
     if len(message) > LONGEST_MESSAGE:
         return f"the message has {len(message)} characters: must be at most {LONGEST_MESSAGE}"
     if "\n" in message or message != message.encode("utf-8", "replace").decode():
@@ -247,7 +247,7 @@ def message_problem(message: str) -> str | None:
 
 
 def bounds_problem(asked: Any, server: ServerSettings) -> str | None:
-    """Whether accepted settings are out of any bound."""
+    """Return which accepted settings are out of bounds, or `None`."""
     configs = asked.policy.configs if isinstance(asked, RequestPolicy) else [asked]
     for config in configs:
         if config is not None and config is not server.default and not _within(config, server):

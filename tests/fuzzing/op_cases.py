@@ -16,13 +16,13 @@ NAMES = ("numpy", "numba", "torch", C, "triton")
 
 
 def part(name: str, op: Any = None) -> Part:
-    """The cases of one backend; `op` takes its place in a test of this fuzzer."""
+    """Return the cases of one backend. A test of this fuzzer replaces the backend by `op`."""
     make = _native if name == C else _backend(name, op)
     return Part(f"op-{name}", INTERPRETED if name == "triton" else CASES, SECONDS.get(name, 0.1), MEGABYTES, make)
 
 
 def random_case(rng: random.Random, dtypes: tuple[str, ...], longest: int = 600) -> cases.Case:
-    """A small batch with unusual settings; mostly short, because the reference is slow."""
+    """Return a small batch with unusual settings, mostly short because the reference is slow."""
     length = rng.choice((0, 1, 2, rng.randint(3, 12), rng.randint(3, 40), rng.randint(3, 90)))
     rows = rng.choice((1, 1, 2, 3))
     if rng.random() < 0.01:

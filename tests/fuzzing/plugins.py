@@ -1,4 +1,4 @@
-"""Requests through the validation of each server plug-in: each must decide as the settings of the server do."""
+"""Random requests through the validation of each server plug-in, which must decide as `ServerSettings` does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.fuzzing.running import Part, Trial
 
 CASES, SECONDS, MEGABYTES = 100_000, 0.010, 32.0
 SMALL = 2_000  # bytes of a body
-SPECIAL = tuple(range(0, 3 * 1_023, 3))  # ids that are exempt for everybody, as many as there may be
+SPECIAL = tuple(range(0, 3 * 1_023, 3))  # ids that are exempt in every request: the largest allowed number
 
 
 class Refused(NamedTuple):
@@ -35,13 +35,13 @@ class Refused(NamedTuple):
 
 
 class Path(NamedTuple):
-    """The way of one request through a plug-in.
+    """The path of one request through a plug-in.
 
     Attributes:
-        call: hands the request over; raises `LZPenaltyError` where it is refused.
-        problem: what is wrong with what `call` returned, where the request must get these settings.
-        unchanged: whether the objects of the caller are as before.
-        truth: the settings that the request must get; raises `LZPenaltyError` where it must be refused.
+        call: passes the request on; raises `LZPenaltyError` if it is refused.
+        problem: returns what is wrong with the result of `call` for a request that must get these settings.
+        unchanged: tells whether the objects of the caller are unchanged.
+        truth: returns the settings that the request must get; raises `LZPenaltyError` if it must be refused.
     """
 
     call: Callable[[], Any]
@@ -51,7 +51,7 @@ class Path(NamedTuple):
 
 
 def part(plugin: str, paths: Callable[[Request, random.Random], Path] | None = None) -> Part:
-    """The cases of one plug-in; `paths` takes its place in a test of this fuzzer."""
+    """Return the cases of one plug-in. A test of this fuzzer replaces the plug-in by `paths`."""
     make = paths or PLUGINS[plugin]()
 
     def trial(rng: random.Random, _: int) -> Trial:
@@ -100,7 +100,7 @@ def _about(request: Request) -> str:
 
 
 def _use(server: str) -> ServerSettings:
-    """Start the server with these settings."""
+    """Make these the settings of the server."""
     os.environ[VARIABLE] = server
     server_settings.cache_clear()
     return server_settings()
@@ -119,7 +119,7 @@ def _reader(server: ServerSettings) -> Any:
 
 
 def _lines_problem(reader: Any, settings: Any, want: Any) -> str | None:
-    """Whether the lines that the worker reads are what the request must get."""
+    """Return how the settings rows that the worker reads differ from the expected ones, or `None`."""
     from lz_penalty._packing import pack_configs
 
     configs = want.policy.configs if isinstance(want, RequestPolicy) else [want] * 5
@@ -142,7 +142,7 @@ def _lines_problem(reader: Any, settings: Any, want: Any) -> str | None:
 
 
 def _by_lines(request: Request, settings: ServerSettings, params: Any, name: str, check: Callable[[], Any]) -> Path:
-    """The way of a request whose parameters are checked when it arrives, and whose lines are read in the worker."""
+    """Return the path of a request that is checked on arrival and whose settings rows are read in the worker."""
     before = _attributes(params), fields.shape(request.fields)
 
     def call() -> Any:
@@ -195,7 +195,7 @@ def _vllm() -> Callable[[Request, random.Random], Path]:
 
 
 def _never_comes(error: Exception) -> Path:
-    """The engine itself refuses the request, before we see it."""
+    """Return the path of a request that the engine itself refuses."""
 
     def refuse() -> Any:
         raise LZPenaltyError("the engine refuses it.") from error
@@ -204,7 +204,7 @@ def _never_comes(error: Exception) -> Path:
 
 
 def _attributes(params: Any) -> list[Any]:
-    """What the caller has set."""
+    """Return the attributes that the caller has set."""
     values = [(name, getattr(params, name)) for name in params.__struct_fields__]
     return [(name, id(value), list(value) if isinstance(value, list) else None) for name, value in values]
 
@@ -222,7 +222,7 @@ def _sglang() -> Callable[[Request, random.Random], Path]:
     _use(fields.PLAIN)
     plugin.register()
     HookRegistry.apply_hooks()
-    get_context().override_server_args().__enter__()  # a server that can be exact
+    get_context().override_server_args().__enter__()  # a server with default arguments
 
     def path(request: Request, rng: random.Random) -> Path:
         settings = _use(request.server)
@@ -272,7 +272,7 @@ def _transformers() -> Callable[[Request, random.Random], Path]:
 
         given = {key: value for key, value in ours.items() if value is not None or key not in FIELDS}
         return Path(
-            lambda: copy_context().run(call),  # as in a server: what is set for a request is set for it alone
+            lambda: copy_context().run(call),  # as in a server: context variables belong to one request
             _same,
             lambda: fields.shape(body) == before and vars(of_model) == of_model_before,
             lambda: settings.settings_of(given),
@@ -298,16 +298,16 @@ def _llama() -> Callable[[Request, random.Random], Path]:
     def path(request: Request, rng: random.Random) -> Path:
         try:
             settings = _use(request.server).without_policies()
-        except LZPenaltyError:  # it would not start
+        except LZPenaltyError:  # such a server would not start
             given = json.loads(request.server)
             settings = _use(json.dumps({name: value for name, value in given.items() if name != "default"}))
         body = fields.as_json(request.fields)
         middle = rng.randint(0, len(body))
-        left = [body[:middle], body[middle:]]  # it comes in two parts
+        left = [body[:middle], body[middle:]]  # the body arrives in two parts
         answers: list[Any] = []
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
-            """The stock server, which reads the body once more."""
+            """Read the body again, as the stock server does."""
             assert (await receive())["body"] == body
             answers.append(CONFIG.get())
 

@@ -1,4 +1,4 @@
-"""The loop that all parts share: run the cases one after the other, measure each, keep the findings."""
+"""The loop that all parts share: run each case, measure it, keep the findings."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Trial(NamedTuple):
     """One case.
 
     Attributes:
-        run: what is measured.
-        problem: judges what `run` has returned; `None` if all is well.
-        about: describes the case, for whoever reads a finding.
+        run: the function that is measured.
+        problem: returns what is wrong with the result of `run`, or `None`.
+        about: describes the case in a finding.
     """
 
     run: Callable[[], Any]
@@ -33,9 +33,9 @@ class Part(NamedTuple):
     """A kind of cases.
 
     Attributes:
-        stream: cases of the same stream, seed and number get the same random numbers.
-        cases: how many make up a full run.
-        seconds: bound on the CPU time of one case, of this thread alone: there should be no other.
+        stream: cases with equal stream, seed and number get equal random numbers.
+        cases: the number of cases of a full run.
+        seconds: bound on the CPU time of one case, in this thread.
         megabytes: bound on the memory by which the process grows during one case.
         trial: makes a case from random numbers and its own number.
     """
@@ -49,7 +49,7 @@ class Part(NamedTuple):
 
 @dataclass
 class Result:
-    """What a part did."""
+    """The result of a part."""
 
     name: str
     seconds: float
@@ -70,7 +70,7 @@ class Result:
             self.shown.append((number, text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the result as plain data."""
         return asdict(self)
 
 
@@ -80,11 +80,11 @@ def fuzz(
     """Run these cases of a part.
 
     Args:
-        name: the part's.
-        part: what to run.
-        seed: of all random numbers, together with the stream and the number of a case.
-        numbers: which cases.
-        tick: called after each case with how many there were.
+        name: the name of the part.
+        part: the part to run.
+        seed: determines all random numbers, together with the stream and the number of a case.
+        numbers: the cases to run.
+        tick: called after each case with the number of cases so far.
     """
     result = Result(name, part.seconds, part.megabytes)
     begin = time.perf_counter()
@@ -99,7 +99,7 @@ def fuzz(
 def _one(result: Result, part: Part, seed: int, number: int) -> None:
     seconds, megabytes, problem = _measured(part, seed, number)
     if problem is None and (seconds > part.seconds or megabytes > part.megabytes):
-        # Something may have been compiled or collected, or another process was in the way: only what happens again counts.
+        # The first time may include compilation, garbage collection or other load: the bound must be exceeded twice.
         again = _measured(part, seed, number)
         seconds, megabytes, problem = min(seconds, again[0]), min(megabytes, again[1]), again[2]
     if problem is None and seconds > part.seconds:
@@ -115,13 +115,13 @@ def _one(result: Result, part: Part, seed: int, number: int) -> None:
 
 
 def _measured(part: Part, seed: int, number: int) -> tuple[float, float, str | None]:
-    """CPU seconds and megabytes of a case, and what is wrong with it."""
+    """Return CPU seconds and megabytes of a case, and what is wrong with it."""
     trial = _trial(part, seed, number)
     memory = Memory()
     begin = time.thread_time()
     try:
         outcome = trial.run()
-    except Exception as error:  # whatever it is, it is a finding
+    except Exception as error:  # every exception is a finding
         return time.thread_time() - begin, memory.grown(), f"{describe(error)}. {_short(trial.about())}"
     seconds, megabytes = time.thread_time() - begin, memory.grown()
     try:
@@ -144,7 +144,7 @@ def _short(text: str) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line, with the place in our code that it came from."""
+    """Return an exception in one line, with the place in our code where it was raised."""
     place, trace = "", error.__traceback__
     while trace is not None:
         file = Path(trace.tb_frame.f_code.co_filename)
@@ -155,18 +155,18 @@ def describe(error: BaseException) -> str:
 
 
 class Memory:
-    """How much the process grows at its peak from now on; on Linux, and 0 elsewhere."""
+    """Measures by how much the peak memory of the process grows from now on; 0 on systems other than Linux."""
 
     _reset = os.open("/proc/self/clear_refs", os.O_WRONLY) if sys.platform == "linux" else -1
     _status = os.open("/proc/self/status", os.O_RDONLY) if sys.platform == "linux" else -1
 
     def __init__(self) -> None:
         if self._reset >= 0:
-            os.write(self._reset, b"5")  # the peak is what there is now
+            os.write(self._reset, b"5")  # reset the peak to the present size
         self._before = self._peak()
 
     def grown(self) -> float:
-        """Megabytes."""
+        """Return the growth in megabytes."""
         return (self._peak() - self._before) / 1e3
 
     def _peak(self) -> int:

@@ -1,4 +1,4 @@
-"""Texts that are hard for detectors, through every public function of `lz_penalty.detection` that takes a text."""
+"""Texts that are hard for detectors, passed to every public function of `lz_penalty.detection` that takes a text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fuzzing.running import Part, Trial
 
 CHARACTERS = 400_000
 
-# ---------------------------------------------------------------- the texts, each longer than is asked for
+# ---------------------------------------------------------------- the texts, each of at least `size` characters
 
 
 def _fibonacci(rng: random.Random, size: int) -> str:
@@ -62,7 +62,7 @@ def _two_letters(rng: random.Random, size: int) -> str:
 
 
 def _de_bruijn(rng: random.Random, size: int) -> str:
-    """Every word of a length over two letters once, by the rule that prefers one: a shift register."""
+    """Return a De Bruijn sequence over two letters: each word of a certain length occurs once."""
     order = size.bit_length()
     seen, word, text = {0}, 0, ["0"] * order
     mask = (1 << order) - 1
@@ -173,7 +173,7 @@ def _criterion(name: str) -> Callable[[str], Any]:
 
 @dataclass(frozen=True)
 class Searched:
-    """A function, and bounds on its CPU seconds and megabytes for one text, of which it gets one `part`th."""
+    """A function, bounds on its CPU seconds and megabytes, and the fraction `1 / part` of the text that it gets."""
 
     call: Callable[[str], Any]
     seconds: float
@@ -185,7 +185,7 @@ def _verdicts(text: str) -> Any:
     return detection.is_loop(text), detection.is_endless(text), detection.is_degenerate(text)
 
 
-# The bounds are about three times what was measured, but not below 1 s and 64 MB.
+# The bounds are about three times the measured values, and at least 1 s and 64 MB.
 FUNCTIONS = {
     "find-repetition": Searched(detection.find_repetition, 1, 64),
     "find-repetitions": Searched(partial(detection.find_repetitions, min_copies=2, min_length=1), 4, 400),
@@ -208,9 +208,9 @@ FUNCTIONS = {
 
 
 def part(name: str, characters: int = CHARACTERS) -> Part:
-    """One function on all the texts."""
+    """Return the cases of one function: one per text."""
     searched, kinds = FUNCTIONS[name], list(TEXTS)
-    for text in ("abc " * 200, "a\udfff" * 200):  # what is compiled at the first call is not measured
+    for text in ("abc " * 200, "a\udfff" * 200):  # compile before the measurement
         searched.call(text)
 
     def make(rng: random.Random, number: int) -> Trial:

@@ -1,4 +1,4 @@
-"""The page for everybody: names, contrast, focus."""
+"""The page is accessible: names, contrast, focus."""
 
 import re
 
@@ -7,7 +7,7 @@ import pytest
 NAMELESS = """() => [...document.querySelectorAll('button, input, select, textarea')].filter(one =>
   !(one.labels?.length || one.getAttribute('aria-label') || one.textContent.trim())).map(one => one.outerHTML)"""
 
-# Colour and ground of every text that is seen.
+# Colour and background of every visible text.
 TEXTS = """() => {
   const ground = (node) => {
     while (node && !getComputedStyle(node).backgroundColor.startsWith('rgb(')) node = node.parentElement;
@@ -39,7 +39,7 @@ FOCUSED = """() => {
 
 
 def luminance(colour):
-    """WCAG's relative luminance of `rgb(r, g, b)`."""
+    """Return WCAG's relative luminance of `rgb(r, g, b)`."""
     parts = [int(part) / 255 for part in re.findall(r"\d+", colour)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
@@ -80,7 +80,7 @@ def test_text_has_contrast(page):
 
 
 def test_marks_can_be_told_apart(page):
-    """Bars and marks against the ground: 3 to 1, as WCAG asks of graphics."""
+    """Bars and marks have a contrast of 3 to 1 with the background, as WCAG requires of graphics."""
     for mark in ("--bar", "--loop", "--leave", "--accent", "--ink"):
         for ground in ("--ground", "--panel"):
             assert contrast(page.evaluate(VARIABLE, mark), page.evaluate(VARIABLE, ground)) >= 3, (mark, ground)

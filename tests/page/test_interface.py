@@ -230,7 +230,7 @@ def test_strength_0_lowers_nothing(open_page):
 
 
 def test_a_recorded_penalty_takes_the_token_that_the_page_puts_first(open_page, published, recordings):
-    """The page's logits after the penalty give the run that transformers wrote, step for step."""
+    """The page's penalised logits reproduce the run that transformers generated, step by step."""
     page = open_page(file=published)
     checked = 0
     for recording in recordings:

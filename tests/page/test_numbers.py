@@ -1,4 +1,4 @@
-"""The page's numbers are the reference's: golden vectors, generated cases, whole texts, and the tokenizer's ids."""
+"""The page's numbers equal the reference's: golden vectors, generated cases, whole texts, and the tokenizer's ids."""
 
 import json
 import random
@@ -47,7 +47,7 @@ def drawn(seed):
 
 
 def told(step):
-    """An explanation from Python in the page's words."""
+    """Return an explanation from Python in the format of the page."""
     return {
         "window": list(step.window),
         "buffer": list(step.buffer),

@@ -1,4 +1,4 @@
-"""Text of models and users cannot run, and the page cannot reach anything."""
+"""Text of models and users cannot run as code, and the page cannot reach other addresses."""
 
 import pytest
 
@@ -67,7 +67,7 @@ def test_nothing_that_moves_or_hides_text_is_shown_as_it_is(open_page):
 
 
 def test_the_policy_stops_what_is_not_the_pages_own(browser, tmp_path):
-    """The page with a foreign script, style attribute and request in it: none of them has an effect."""
+    """A foreign script, style attribute and request in the page have no effect."""
     whole = explorer(config=LZPenaltyConfig(), text="x")
     foreign = (
         "<script>window.hacked=1</script><img src='https://example.com/x.png'><b id=odd onclick='window.hacked=2'>b</b>"
