@@ -28,9 +28,7 @@ def in_blocks(begin_ns: np.ndarray, changed: np.ndarray) -> dict[str, Any]:
     that a pause of the machine does not count; a rare pause of the penalty itself would not count either.
     """
     edges = [*np.flatnonzero(changed).tolist(), len(changed)]
-    quiet = max(
-        itertools.pairwise(edges), key=lambda pair: pair[1] - pair[0]
-    )  # the longest stretch without arrivals or departures
+    quiet = max(itertools.pairwise(edges), key=lambda pair: pair[1] - pair[0])  # no request arrives or leaves
     steps = np.diff(begin_ns[slice(*quiet)]) / 1e6
     times = [
         float(np.median(steps[start + UNSETTLED : start + BLOCK])) for start in range(0, len(steps) - BLOCK + 1, BLOCK)

@@ -19,9 +19,7 @@ def _gather(logits, row_stride, ids, slot_stride, count, sums, BLOCK: tl.constex
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     token = tl.load(ids + row * slot_stride + place, mask=place < count, other=0)
     logit = tl.load(logits + row * row_stride + token, mask=place < count, other=0.0)
-    tl.store(
-        sums + row * tl.num_programs(1) + tl.program_id(1), tl.sum(logit, 0)
-    )  # otherwise the compiler would drop the loads
+    tl.store(sums + row * tl.num_programs(1) + tl.program_id(1), tl.sum(logit, 0))  # else the loads are optimised away
 
 
 @triton.jit

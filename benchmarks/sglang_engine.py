@@ -89,16 +89,9 @@ def server_args(name: str, folder: Path, batch: int, attention: str) -> dict[str
         "context_length": 2048,
         "log_level": "warning",
     }
-    if (
-        not torch.cuda.is_available()
-    ):  # to try this script on a CPU, with tests/engines/sglang/sglang_on_cpu on the path
-        attention = "torch_native"
-        return common | {
-            "device": "cpu",
-            "dtype": "float32",
-            "attention_backend": attention,
-            "disable_cuda_graph": True,
-        }
+    if not torch.cuda.is_available():  # to try this script, with tests/engines/sglang/sglang_on_cpu on the path
+        on_cpu = {"device": "cpu", "dtype": "float32", "attention_backend": "torch_native", "disable_cuda_graph": True}
+        return common | on_cpu
     return common | {
         "dtype": "bfloat16",
         "attention_backend": attention,
@@ -267,9 +260,8 @@ def check(given: argparse.Namespace, folder: Path) -> None:
             rows += 1
             changed += not np.array_equal(before, after)
     due = sum(12 + 3 * at for at, one in enumerate(fields) if one)
-    assert due <= rows <= due + 8, (
-        f"{rows} rows were penalised, {due} should have been"
-    )  # overlap runs one step beyond the end
+    # With overlap, each request may run one step beyond its end.
+    assert due <= rows <= due + 8, f"{rows} rows were penalised, {due} should have been"
     assert changed > rows / 2, "most requests repeat, but were not penalised"
     print(f"{rows} penalised rows agree with the reference, {changed} of them changed", flush=True)
 
