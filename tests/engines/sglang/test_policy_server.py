@@ -8,10 +8,11 @@ import httpx
 import pytest
 
 from lz_penalty import bundled_model
+from lz_penalty.engines._generation import LOOPS_ONLY, NO_SECTIONS, Generation
 from tests.engines.sglang.engines import serve
 from tests.engines.sglang.test_server import client_of
 
-SERVER = '{"default": {"lz_policy": "default", "lz_stop_copies": 20}, "max_window_size": 1024}'
+SERVER = '{"default": {"lz_policy": "default", "lz_stop_copies": 20}, "max_window_size": 1024, "count_loops": true}'
 OFF = {"lz_policy": "default", "lz_penalty": 0}  # the ladder stays
 SCHEMA = """{"type": "object", "required": ["name", "old"], "additionalProperties": false,
     "properties": {"name": {"enum": ["Ann", "Bob"]}, "old": {"type": "boolean"}}}"""
@@ -111,6 +112,24 @@ def test_shadow_mode_changes_nothing_and_counts(server, looping):
     for name, value in sums.items():
         metric = name.removeprefix("lz_") + "_total"
         assert after[metric] - before.get(metric, 0) == value
+
+
+def test_loops_are_counted_without_a_policy(server, looping):
+    before = metrics(server)
+    want = dict.fromkeys(("lz_loops_seen", "lz_loops_left", "lz_loop_tokens"), 0)
+    for prompt in looping[:6]:
+        tokens, reason, _ = sampled(
+            server, prompt, {"lz_preset": "failsafe", "lz_penalty": 0.01, "lz_stop_copies": "none"}
+        )
+        assert not any(key.startswith("lz_") for key in reason)
+        generation = Generation(NO_SECTIONS, LOOPS_ONLY, ())
+        generation.extend(tokens)
+        want = {name: number + generation.totals()[name] for name, number in want.items()}
+    assert want["lz_loops_seen"] > 0
+    after = metrics(server)
+    for name, value in want.items():
+        metric = name.removeprefix("lz_") + "_total"
+        assert after.get(metric, 0) - before.get(metric, 0) == value
 
 
 def test_white_space_under_a_grammar(server, tokenizer):

@@ -8,9 +8,14 @@ from transformers import ContinuousBatchingConfig, GenerationConfig, LogitsProce
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessorList
 from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
 
-from lz_penalty import LZPenaltyConfig, LZPenaltyError
+from lz_penalty import LZPenaltyConfig, LZPenaltyError, bundled_model
 from lz_penalty.engines import transformers as lz
+from lz_penalty.engines._generation import LOOPS_ONLY, NO_SECTIONS, Generation
+from lz_penalty.engines.server import ServerSettings
+from lz_penalty.engines.transformers import _continuous as continuous
+from lz_penalty.engines.transformers import _enabling as enabling
 from lz_penalty.engines.transformers._continuous import ContinuousLZPenalty, settings_of_request
+from lz_penalty.policy import counters
 from tests.support.greedy import NEW, assert_same, generate, plain_loop
 
 GUARDED = LZPenaltyConfig.guarded(strength=0.3, exempt_token_ids=(0, 1))  # the model's end and pad tokens
@@ -28,7 +33,9 @@ def batching(**settings):
 
 
 def greedy(**settings):
-    return GenerationConfig(do_sample=False, max_new_tokens=NEW, eos_token_id=0, pad_token_id=1, **settings)
+    return GenerationConfig(
+        **{"do_sample": False, "max_new_tokens": NEW, "eos_token_id": 0, "pad_token_id": 1} | settings
+    )
 
 
 def check(model, outputs, prompts, config):
@@ -63,6 +70,29 @@ def test_requests_that_were_evicted_go_on_where_they_were(model, prompts, monkey
         settings = {"strength": 0.3, "exempt_token_ids": (0, 1)}
         check(model, outputs, prompts, getattr(LZPenaltyConfig, preset)(**settings))
     assert any(len(state.generated_tokens) > 2 for state in evicted)
+
+
+@pytest.mark.parametrize("batches", [True, False], ids=["continuous batching", "generate"])
+def test_a_server_can_count_loops_without_a_policy(model, tokenizer, monkeypatch, batches):
+    prompts = [tokenizer("<think>\n" + text).input_ids[:4] for text in bundled_model.prompts()[:4]]
+    for module in (continuous, enabling):
+        monkeypatch.setattr(module, "server_settings", lambda: ServerSettings(count_loops=True))
+    before = counters.totals()
+    weak = {"lz_preset": "failsafe", "lz_penalty": 1e-6, "max_new_tokens": 150}
+    if batches:
+        settings = {"lz_config": LZPenaltyConfig.failsafe(strength=1e-6)}
+        monkeypatch.setattr(continuous, "settings_of_request", lambda manager, given: settings)
+        answers = model.generate_batch(prompts, greedy(**weak), batching(num_blocks=64)).values()
+        outputs = [answer.generated_tokens for answer in answers]
+    else:
+        outputs = [generate(model, [ids], None, **weak, eos_token_id=0)[0, len(ids) :].tolist() for ids in prompts]
+    want = dict.fromkeys(("lz_loops_seen", "lz_loops_left", "lz_loop_tokens"), 0)
+    for output in outputs:
+        generation = Generation(NO_SECTIONS, LOOPS_ONLY, ())
+        generation.extend(output[: output.index(0)] if 0 in output else output)
+        want = {name: number + generation.totals()[name] for name, number in want.items()}
+    assert {name: counters.totals()[name] - before[name] for name in want} == want
+    assert want["lz_loops_seen"] > 0
 
 
 def test_settings_per_request(model, prompts):

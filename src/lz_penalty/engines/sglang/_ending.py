@@ -80,7 +80,7 @@ class Follower:
         if self._req is not None and self._generation is not None:
             known = len(self._generation.prompt) + self._generation.length
             self._req.to_finish = FINISH_ABORT(
-                f"lz_*: SGLang samples a token behind {length} others when the host knows {known}, so the policy would "
+                f"lz_*: SGLang samples a token after {length} others when the host knows {known}, so the policy would "
                 "be late. Leave policy fields out, and report how you started SGLang.",
                 HTTPStatus.INTERNAL_SERVER_ERROR,
                 "InternalServerError",

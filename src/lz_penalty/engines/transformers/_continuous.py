@@ -248,7 +248,7 @@ def _to_generation_output(original: Callable[..., Any]) -> Callable[..., Any]:
                 output.lz_outcome = Outcome(generation.stopped, generation.ended_thinking, generation.totals())
                 generation.count()
             if server_settings().count_loops and _leaves_loops_uncounted(self):
-                count_loops(until(self.generated_tokens, self._eos_token_ids))
+                count_loops(until(output.generated_tokens, self._eos_token_ids))
         return output
 
     return changed
