@@ -1,4 +1,4 @@
-"""Checks of single values: each returns the value in its plain type, or raises with name, value and allowed range."""
+"""Checks of single values. Each returns the value in its plain type, or raises with name, value and allowed range."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from lz_penalty.errors import LZPenaltyError, bad_value
 __all__ = ["MAX_TOKEN_ID", "Check", "boolean", "choice", "integer", "real", "token_ids"]
 
 MAX_TOKEN_ID = 2**31 - 1
-MAX_TOKEN_IDS = 1_024  # of a request
-MAX_EXEMPT = 2_047  # of a row of the op, with the special tokens that engines add
+MAX_TOKEN_IDS = 1_024  # in a request
+MAX_EXEMPT = 2_047  # in a settings row, including the special tokens that engines add
 
 Check = Callable[[str, Any], Any]
 
 
 def _is_number(value: Any, kind: type) -> bool:
-    # Asking an abstract class takes ten times as long, and a request may have a thousand ids.
+    # isinstance() with an abstract class takes ten times as long, and a request may have a thousand ids.
     return type(value) is int or (isinstance(value, kind) and not isinstance(value, bool))
 
 
 def real(low: float, high: float) -> Check:
-    """A finite number from `low` to `high`."""
+    """Return a check for a finite number from `low` to `high`."""
 
     def check(name: str, value: Any) -> float:
         if not _is_number(value, numbers.Real) or not low <= value <= high or not math.isfinite(value):
@@ -35,7 +35,7 @@ def real(low: float, high: float) -> Check:
 
 
 def integer(low: int, high: int, optional: bool = False) -> Check:
-    """An integer from `low` to `high`, or `None` where it is optional."""
+    """Return a check for an integer from `low` to `high`, or `None` if it is optional."""
 
     def check(name: str, value: Any) -> int | None:
         if optional and value is None:
@@ -48,7 +48,7 @@ def integer(low: int, high: int, optional: bool = False) -> Check:
 
 
 def choice(*allowed: str | None) -> Check:
-    """One of these words."""
+    """Return a check for one of these words."""
 
     def check(name: str, value: Any) -> Any:
         if not (value is None or isinstance(value, str)) or value not in allowed:
@@ -59,14 +59,14 @@ def choice(*allowed: str | None) -> Check:
 
 
 def boolean(name: str, value: Any) -> bool:
-    """True or false, and no number."""
+    """Check that a value is true or false, and not a number."""
     if not isinstance(value, bool):
         raise bad_value(name, value, "true or false")
     return value
 
 
 def token_ids(name: str, value: Any, most: int = MAX_TOKEN_IDS) -> tuple[int, ...]:
-    """A few token ids, ascending and each once."""
+    """Check token ids and return them in ascending order without duplicates."""
     allowed = f"at most {most} integers from 0 to {MAX_TOKEN_ID}"
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         raise bad_value(name, value, allowed)
@@ -80,5 +80,5 @@ def token_ids(name: str, value: Any, most: int = MAX_TOKEN_IDS) -> tuple[int, ..
             raise bad_value(name, item, allowed)
         ids.append(int(item))
         if len(ids) > most:
-            raise LZPenaltyError(f"{name}: more than {most} ids given; must be {allowed}.")
+            raise LZPenaltyError(f"{name}: more than {most} ids were given; must be {allowed}.")
     return tuple(sorted(set(ids)))

@@ -1,6 +1,6 @@
-"""Files of users: check an output path before any work, write it whole or not at all, read no more than a limit.
+"""Safe access to users' files: check an output path early, write atomically, limit what is read.
 
-Also: who else may change a file, for what is loaded and run.
+Also checks whether other users could change a file before the library loads and runs it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Write = Callable[[str | bytes], Any]
 
 
 def check_output(path: Path, option: str = "--out") -> None:
-    """Raise unless a file can be written here; `option` names the path in the message."""
-    about = _about(path, option)
-    if about is not None and stat.S_ISDIR(about.st_mode):
+    """Raise if no file can be written to this path; `option` names the path in the message."""
+    status = _status(path, option)
+    if status is not None and stat.S_ISDIR(status.st_mode):
         raise LZPenaltyError(f"{option} {path}: is a folder; give a file.")
-    if about is not None and _is_written_in_place(path, about):
+    if status is not None and _is_written_in_place(path, status):
         _check_writable(path, path, option)
     elif not path.parent.is_dir():
         raise _cannot_write(path, option, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
@@ -36,16 +36,16 @@ def check_output(path: Path, option: str = "--out") -> None:
 
 
 def check_output_folder(path: Path, option: str = "--out") -> None:
-    """Raise unless this is a folder that can be written to, or one that can be made."""
-    place = path
-    while (about := _about(place, option)) is None:
-        place = place.parent
-    if not stat.S_ISDIR(about.st_mode):
-        raise LZPenaltyError(f"{option} {path}: {place} is a file; give a folder.")
-    _check_writable(place, path, option)
+    """Raise unless this is a folder that can be written to, or that can be created."""
+    existing = path
+    while (status := _status(existing, option)) is None:
+        existing = existing.parent
+    if not stat.S_ISDIR(status.st_mode):
+        raise LZPenaltyError(f"{option} {path}: {existing} is a file; give a folder.")
+    _check_writable(existing, path, option)
 
 
-def _about(path: Path, option: str) -> os.stat_result | None:
+def _status(path: Path, option: str) -> os.stat_result | None:
     try:
         return os.stat(path)
     except FileNotFoundError:
@@ -54,9 +54,9 @@ def _about(path: Path, option: str) -> os.stat_result | None:
         raise _cannot_write(path, option, error) from None
 
 
-def _check_writable(place: Path, path: Path, option: str) -> None:
-    if not os.access(place, os.W_OK | (os.X_OK if place.is_dir() else 0)):
-        read_only = os.statvfs(place).f_flag & os.ST_RDONLY if hasattr(os, "statvfs") else 0
+def _check_writable(existing: Path, path: Path, option: str) -> None:
+    if not os.access(existing, os.W_OK | (os.X_OK if existing.is_dir() else 0)):
+        read_only = os.statvfs(existing).f_flag & os.ST_RDONLY if hasattr(os, "statvfs") else 0
         code = errno.EROFS if read_only else errno.EACCES
         raise _cannot_write(path, option, OSError(code, os.strerror(code)))
 
@@ -66,40 +66,38 @@ def _cannot_write(path: Path, option: str, error: Exception) -> LZPenaltyError:
     return LZPenaltyError(f"{option} {path}: cannot be written ({reason}).")
 
 
-def _is_written_in_place(path: Path, about: os.stat_result) -> bool:
-    """Whether the file at this path cannot be replaced: a device or pipe, a name of the system's, or a folder of others."""
-    if not stat.S_ISREG(about.st_mode):
+def _is_written_in_place(path: Path, status: os.stat_result) -> bool:
+    """Return whether the file cannot be replaced: a device, a pipe, or a file in a folder that cannot be written to."""
+    if not stat.S_ISREG(status.st_mode):
         return True
     folder = os.path.realpath(path.parent)
-    if folder == "/dev" or folder.startswith(
-        "/proc/"
-    ):  # /dev/stdout, /dev/fd/1: links to a file that somebody else opened
+    if folder == "/dev" or folder.startswith("/proc/"):  # /dev/stdout, /dev/fd/1: links to a file that is open already
         return True
     return not path.is_symlink() and not os.access(folder, os.W_OK | os.X_OK)
 
 
 @contextmanager
 def replacing(path: Path, option: str = "--out") -> Iterator[Write]:
-    """A function that writes text or bytes; at the end they are the file, and after an error the file is as before.
+    """Yield a function that writes text or bytes. The file is replaced at the end; after an error it is unchanged.
 
-    The new file is written beside the old one, under a name that nobody can guess, and takes its place. A link is
+    The new file is written to the same folder under a name that nobody can guess, and then renamed. A link is
     replaced and never followed. A device or a pipe is written to directly, and so is a file in a folder that cannot be
     written to.
     """
     check_output(path, option)
-    about = _about(path, option)
-    direct = about is not None and _is_written_in_place(path, about)
+    status = _status(path, option)
+    direct = status is not None and _is_written_in_place(path, status)
     part = path if direct else path.with_name(f".{secrets.token_hex(8)}.part")
-    with _told(path, option):
-        file = _created(part, path) if not direct else open(path, "wb")  # noqa: SIM115  closed below
+    with _named_errors(path, option):
+        file = _create(part, path) if not direct else open(path, "wb")  # noqa: SIM115  closed below
     try:
         yield _writer(file, path, option)
-        with _told(path, option):
+        with _named_errors(path, option):
             file.close()
             if not direct:
                 _put_in_place(part, path)
     finally:
-        with suppress(OSError):  # what could not be written was told above
+        with suppress(OSError):  # it was raised above
             file.close()
         if not direct:
             part.unlink(missing_ok=True)
@@ -109,13 +107,13 @@ def _put_in_place(part: Path, path: Path) -> None:
     try:
         os.replace(part, path)
     except OSError as error:
-        if error.errno != errno.EBUSY:  # a file that a container has mounted: it can be written, but not replaced
+        if error.errno != errno.EBUSY:  # a file mounted into a container can be written, but not replaced
             raise
         shutil.copyfile(part, path)
 
 
-def _created(part: Path, target: Path) -> IO[bytes]:
-    """A new file with the usual permissions, or with those of the file that it will replace."""
+def _create(part: Path, target: Path) -> IO[bytes]:
+    """Create a file with the usual permissions, or with those of the file that it will replace."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
     descriptor = os.open(part, flags, 0o666)
     if target.is_file() and not target.is_symlink() and hasattr(os, "fchmod"):
@@ -125,15 +123,15 @@ def _created(part: Path, target: Path) -> IO[bytes]:
 
 def _writer(file: IO[bytes], path: Path, option: str) -> Write:
     def write(data: str | bytes) -> None:
-        with _told(path, option):
+        with _named_errors(path, option):
             file.write(data.encode() if isinstance(data, str) else data)
 
     return write
 
 
 @contextmanager
-def _told(path: Path, option: str) -> Iterator[None]:
-    """An error of the operating system as one line that names the path."""
+def _named_errors(path: Path, option: str) -> Iterator[None]:
+    """Turn an error of the operating system into one line that names the path."""
     try:
         yield
     except OSError as error:
@@ -141,21 +139,21 @@ def _told(path: Path, option: str) -> Iterator[None]:
 
 
 def write_file(path: Path, data: str | bytes, option: str = "--out") -> None:
-    """Write a file whole or not at all."""
+    """Write a whole file, or leave it unchanged after an error."""
     with replacing(path, option) as write:
         write(data)
 
 
 def read_text(path: Path, most: int) -> str:
-    """A file as UTF-8 text.
+    """Return a file as UTF-8 text.
 
     Args:
         path: the file.
-        most: bytes that it may have; no more is read.
+        most: the largest allowed size in bytes.
 
     Raises:
-        OSError, UnicodeDecodeError: it cannot be read.
-        LZPenaltyError: it is longer.
+        OSError, UnicodeDecodeError: the file cannot be read.
+        LZPenaltyError: the file is larger.
     """
     with open(path, "rb") as file:
         data = file.read(most + 1)
@@ -165,36 +163,36 @@ def read_text(path: Path, most: int) -> str:
 
 
 def why_others_may_change(path: Path) -> str | None:
-    """Why somebody else could put another file or folder at this path; `None` if only root and this user can.
+    """Return why another user could replace the file or folder at this path; `None` if only root and this user can.
 
-    Every folder above it counts too: who may write to one of them may swap what is in it. In a folder with the sticky
-    bit, such as /tmp, only the owner of a file may do that.
+    Every folder above it is checked too: a user who can write to a folder can replace its content. In a folder with
+    the sticky bit, such as /tmp, only the owner of a file can do that.
 
     Args:
         path: absolute and resolved, so that no folder above it is a link.
     """
-    for place in (path, *path.parents):
-        about = place.lstat()
-        if stat.S_ISLNK(about.st_mode):
-            return f"{place} is a link"
-        owners = {os.geteuid()} if place == path else {os.geteuid(), 0}
-        sticky = place != path and about.st_mode & stat.S_ISVTX
-        writable = about.st_mode & 0o002 or (about.st_mode & 0o020 and _has_others(about.st_gid))
-        if about.st_uid not in owners or (writable and not sticky):
-            mode = stat.S_IMODE(about.st_mode)
-            return f"{place} belongs to another user or can be written by others (owner {about.st_uid}, mode {mode:o})"
+    for part in (path, *path.parents):
+        status = part.lstat()
+        if stat.S_ISLNK(status.st_mode):
+            return f"{part} is a link"
+        owners = {os.geteuid()} if part == path else {os.geteuid(), 0}
+        sticky = part != path and status.st_mode & stat.S_ISVTX
+        writable = status.st_mode & 0o002 or (status.st_mode & 0o020 and _has_others(status.st_gid))
+        if status.st_uid not in owners or (writable and not sticky):
+            mode = stat.S_IMODE(status.st_mode)
+            return f"{part} belongs to another user or can be written by others (owner {status.st_uid}, mode {mode:o})"
     return None
 
 
-def _has_others(group: int) -> bool:
-    """Whether others may be members of a group. Many systems give each user a group of the same name, for nobody else."""
+def _has_others(group_id: int) -> bool:
+    """Return whether a group may have other members. Many systems give each user a private group of the same name."""
     import grp
     import pwd
 
     try:
-        user, about = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(group_id)
     except KeyError:
         return True
-    if group == 0 or about.gr_name != user.pw_name or not {user.pw_name}.issuperset(about.gr_mem):
+    if group_id == 0 or group.gr_name != user.pw_name or not {user.pw_name}.issuperset(group.gr_mem):
         return True  # containers run as any user in group 0
-    return any(one.pw_gid == group and one.pw_uid != user.pw_uid for one in pwd.getpwall())
+    return any(one.pw_gid == group_id and one.pw_uid != user.pw_uid for one in pwd.getpwall())

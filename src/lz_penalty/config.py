@@ -1,4 +1,4 @@
-"""`LZPenaltyConfig`: the settings of one sequence, their bounds, presets and request fields. No arrays."""
+"""`LZPenaltyConfig`: the settings of one sequence, with their bounds, presets and request fields. Needs no arrays."""
 
 from __future__ import annotations
 
@@ -28,13 +28,12 @@ class LZPenaltyConfig:
         strength: how many logits one bit of codelength is worth; 0 to 100.
         window_size: how many past tokens are searched; 1 to 65,536.
         buffer_size: the longest match that is looked for; 1 to 4,096.
-        formula: "paper" (the closed form) or "sglang" (what the authors ran).
-        lookback: "before_buffer" (the paper: the window ends where the buffer begins) or "adjacent" (the window
-            ends at the newest token and a copy may overlap its source, as in LZ77). `None` follows the formula.
-        min_match_length: a copy of fewer tokens is coded as a literal; 1 to buffer_size + 1, or `None` for no
-            codelength adjustment at all (escalation alone).
-        escalation: further bits against the token that would continue a loop, growing with every copy; 0 to 100,
-            0 is off.
+        formula: "paper" (the closed form) or "sglang" (the formula of the authors' SGLang fork).
+        lookback: "before_buffer" (as in the paper, the window ends where the buffer begins) or "adjacent" (as in LZ77,
+            the window ends at the newest token and a copy may overlap its source). `None` follows the formula.
+        min_match_length: a copy of fewer tokens is coded as a literal; 1 to buffer_size + 1. `None` turns codelengths
+            off and leaves only escalation.
+        escalation: extra bits against the token that would continue a loop, growing with every copy; 0 (off) to 100.
         loop_window: how many past tokens are searched for loops; 1 to 65,536.
         include_prompt: whether the prompt's tokens count.
         exempt_token_ids: ids that are never adjusted; at most 2,047, in a request at most 1,024. Engines add up to 1,023
@@ -61,11 +60,11 @@ class LZPenaltyConfig:
     exempt_token_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check every field and store it in its plain type."""
+        """Check every field and convert it to its plain type."""
         for name, check in _CHECKS.items():
             object.__setattr__(self, name, check(name, getattr(self, name)))
         if self.min_match_length is not None and self.min_match_length > self.buffer_size + 1:
-            allowed = f"at most buffer_size + 1 = {self.buffer_size + 1}, the longest copy there is"
+            allowed = f"at most buffer_size + 1 = {self.buffer_size + 1}, the length of the longest copy"
             raise bad_value("min_match_length", self.min_match_length, allowed)
         if self.formula == "sglang":
             if self.lookback == "before_buffer":
@@ -75,38 +74,38 @@ class LZPenaltyConfig:
 
     @property
     def effective_lookback(self) -> str:
-        """The lookback that applies: the one given, else the formula's own."""
+        """The lookback that applies: `lookback`, or the formula's default if that is `None`."""
         return self.lookback or ("adjacent" if self.formula == "sglang" else "before_buffer")
 
     # ------------------------------------------------------------ presets
 
     @classmethod
     def paper(cls, **changes: Any) -> LZPenaltyConfig:
-        """The paper's closed form with the paper's settings: the defaults."""
+        """Return the paper's closed form with the paper's settings, which are the defaults."""
         return cls(**changes)
 
     @classmethod
     def sglang(cls, **changes: Any) -> LZPenaltyConfig:
-        """What the authors ran in their SGLang fork: per-token codelengths, the prompt left out."""
+        """Return the settings of the authors' SGLang fork: codelengths per token, prompt not included."""
         settings: dict[str, Any] = {"formula": "sglang", "include_prompt": False}
         return cls(**settings | changes)
 
     @classmethod
     def guarded(cls, **changes: Any) -> LZPenaltyConfig:
-        """LZ77 lookback, only copies of three tokens or more, and escalation against loops that resist."""
+        """Return LZ77 lookback, copies of at least three tokens, and escalation against persistent loops."""
         settings: dict[str, Any] = {"lookback": "adjacent", "min_match_length": 3, "escalation": 1.0}
         return cls(**settings | changes)
 
     @classmethod
     def failsafe(cls, **changes: Any) -> LZPenaltyConfig:
-        """Escalation alone: text that is not in a loop is untouched to the bit."""
+        """Return escalation alone: logits outside of loops stay bit-identical."""
         settings: dict[str, Any] = {"min_match_length": None, "escalation": 1.0}
         return cls(**settings | changes)
 
     # ------------------------------------------------------------ requests
 
     def to_request(self) -> dict[str, Any]:
-        """Flat `lz_*` fields for a request, which survive JSON; fields at their default are left out.
+        """Return the config as flat `lz_*` request fields with JSON values; fields at their default are left out.
 
         >>> LZPenaltyConfig.failsafe(strength=0.2).to_request()
         {'lz_penalty': 0.2, 'lz_min_match_length': 'none', 'lz_escalation': 1.0}
@@ -127,14 +126,14 @@ class LZPenaltyConfig:
 
     @classmethod
     def from_request(cls, request: Mapping[str, Any], default: LZPenaltyConfig | None = None) -> LZPenaltyConfig | None:
-        """The config that a request's flat `lz_*` fields ask for; `None` means no penalty.
+        """Return the config that a request's flat `lz_*` fields ask for; `None` means no penalty.
 
             no lz_* field                    -> default
-            lz_penalty or lz_preset is given -> complete by itself: the preset (else the paper's), other fields override
-            only other lz_* fields           -> default, refined by them; an error where there is no default
-            lz_penalty = 0                   -> off
+            lz_penalty or lz_preset is given -> the preset, or the paper's settings; other fields override single values
+            only other lz_* fields           -> default with these values; an error if there is no default
+            lz_penalty = 0                   -> no penalty
 
-        Fields without the prefix are somebody else's and ignored.
+        Fields without the prefix `lz_` are ignored.
 
         Args:
             request: the request's fields.
@@ -184,7 +183,7 @@ REQUEST_FIELDS = {"lz_penalty": "strength", "lz_preset": "preset"} | {
 
 
 def lz_fields(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The `lz_*` fields of a request; the others are somebody else's. Too many fields of any kind are refused.
+    """Return the `lz_*` fields of a request; raise if it has too many fields of any kind.
 
     >>> lz_fields({"lz_penalty": 0.15, "temperature": 1.0})
     {'lz_penalty': 0.15}
@@ -195,7 +194,7 @@ def lz_fields(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_json(key: str, value: Any) -> Any:
-    """Undo what JSON and flat transports do to a value: 'none' for None, 0/1 for booleans, lists for tuples."""
+    """Convert 'none' to None and 0/1 to a boolean: some transports have only flat JSON values."""
     if isinstance(value, str) and value == "none" and key in ("lz_min_match_length", "lz_lookback"):
         return None
     if key == "lz_include_prompt" and isinstance(value, int) and value in (0, 1):

@@ -1,13 +1,13 @@
-"""The one finder of trailing runs and periods.
+"""Find the period with which a sequence repeats at its end, and the number of copies.
 
-Escalation, detection and explanation all ask the same question: with which period does this sequence
-repeat at its end, and how often? Standard library only; works on any sequence whose items compare equal.
+Escalation, detection and explanation use this module. It needs the standard library only and works on any sequence
+whose items can be compared.
 
-A fact that fast paths use: take the smallest period p that has a run r of three copies or more (r >= 2p). No other
-period q <= r can have more copies. For if q has three copies too, both periods hold on a common stretch of at least
-p + q items, so their greatest common divisor is a period of it (Fine and Wilf), which must be p: q is a multiple of
-p, and its run ends where p's ends. So a search in ascending order may go on at r + 1, and finds at most log2(n)
-runs that count.
+Fast paths use this fact: let p be the smallest period that has a run r of three copies or more (r >= 2p). Then no other
+period q <= r has more copies. Proof: if q has three copies too, both periods hold on a common stretch of at least
+p + q items, so their greatest common divisor is a period of it (Fine and Wilf). That divisor must be p, so q is a
+multiple of p, and its run ends where p's run ends. A search in ascending order may therefore continue at r + 1, and
+finds at most log2(n) runs that count.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from typing import Any, NamedTuple
 
 __all__ = ["TrailingLoop", "trailing_loop", "trailing_runs"]
 
-MIN_COPIES = 3  # copies from which a run counts as a loop (spec, section 3)
+MIN_COPIES = 3  # a run of this many copies counts as a loop (spec, section 3)
 
 
 class TrailingLoop(NamedTuple):
-    """A sequence's end repeats with this period; `run` trailing items equal the item one period before."""
+    """The end of a sequence that repeats: the last `run` items equal the items one `period` before them."""
 
     period: int
     run: int
 
     @property
     def copies(self) -> float:
-        """How many copies of the unit stand at the end: a real number, not floored."""
+        """The number of copies of the unit at the end: a real number, not rounded down."""
         return 1 + self.run / self.period
 
     @property
     def length(self) -> int:
-        """Items that belong to the run, its first copy included."""
+        """The number of items in the run, including its first copy."""
         return self.period + self.run
 
 
 def trailing_runs(items: Sequence[Any]) -> list[int]:
-    """For every period `p` the number of trailing items that equal the item `p` before them.
+    """Return, for every period `p`, the number of trailing items that equal the item `p` before them.
 
     The definition, which takes quadratic time:
 
@@ -46,8 +46,8 @@ def trailing_runs(items: Sequence[Any]) -> list[int]:
         while run[p] + p < n and items[-1 - run[p]] == items[-1 - run[p] - p]:
             run[p] += 1
 
-    Computed here in linear time: `run` is the Z-function of the reversed sequence. `run[0]` is `n` (every
-    item equals itself).
+    This function takes linear time: `run` is the Z-function of the reversed sequence. `run[0]` is `n`, because every
+    item equals itself.
 
     >>> trailing_runs([9, 1, 2, 1, 2, 1])
     [6, 0, 3, 0, 1, 0]
@@ -57,7 +57,7 @@ def trailing_runs(items: Sequence[Any]) -> list[int]:
     run = [0] * n
     if n:
         run[0] = n
-    left = right = 0  # newest_first[left:right] is the rightmost stretch known to equal a prefix
+    left = right = 0  # newest_first[left:right] is the rightmost stretch that is known to equal a prefix
     for p in range(1, n):
         length = min(right - p, run[p - left]) if p < right else 0
         while p + length < n and newest_first[length] == newest_first[p + length]:
@@ -71,12 +71,12 @@ def trailing_runs(items: Sequence[Any]) -> list[int]:
 def trailing_loop(
     items: Sequence[Any], loop_window: int | None = None, *, min_copies: float = MIN_COPIES
 ) -> TrailingLoop | None:
-    """The period with the most copies at the end of `items`, ties to the smallest period.
+    """Return the period with the most copies at the end of `items`, or `None`. Ties go to the smallest period.
 
     Args:
         items: the sequence; only its last `loop_window` items count.
-        loop_window: `None` looks at all of them.
-        min_copies: `None` is returned when no period has this many copies.
+        loop_window: `None` means all items.
+        min_copies: how many copies the period must have.
 
     >>> trailing_loop([7, 7, 7, 7])
     TrailingLoop(period=1, run=3)
@@ -89,7 +89,7 @@ def trailing_loop(
         items = items[max(0, len(items) - loop_window) :]
     best: TrailingLoop | None = None
     for period, run in enumerate(trailing_runs(items)):
-        # Compared as fractions: copies of two periods may differ by less than a float can show.
+        # Compare fractions: the copies of two periods may differ by less than a float can represent.
         if period and (best is None or run * best.period > best.run * period):
             best = TrailingLoop(period, run)
     return best if best is not None and best.copies >= min_copies else None

@@ -1,8 +1,8 @@
 """THE definition of the LZ penalty, on Python lists: read it next to the paper.
 
-Every fast path is tested against this file. Standard library only, and no speed tricks: what does not help
-the reader does not belong here. Codelengths are in bits. The names are the paper's: buffer `b`, window `w`,
-match length `l`, distances `d` and `delta`.
+Every fast path is tested against this file. It uses the standard library only and is written for the reader, not
+for speed. Codelengths are in bits. The names are the paper's: buffer `b`, window `w`, match length `l`, distances
+`d` and `delta`.
 
     context   ... x x x x x x x x x x x x x x x x x x x x x     next token: a
                   |<------ window, W tokens ------>|<- b ->|    lookback="before_buffer"
@@ -42,7 +42,7 @@ __all__ = [
 def window_span(
     length: int, *, window_size: int = 512, buffer_size: int = 32, lookback: str = "before_buffer"
 ) -> tuple[int, int]:
-    """Where the window of a context of `length` tokens begins and ends; the buffer is always its last tokens.
+    """Return where the window begins and ends in a context of `length` tokens. The buffer is always the last tokens.
 
     >>> window_span(10, window_size=4, buffer_size=3)
     (3, 7)
@@ -56,11 +56,11 @@ def window_span(
 def match_lengths(
     context: Sequence[int], *, window_size: int = 512, buffer_size: int = 32, lookback: str = "before_buffer"
 ) -> dict[int, int]:
-    """How far the end of the context matches the tokens that stand before each window position.
+    """Return, for each position of the window, how many tokens before it match the end of the context.
 
-    Returns, for every distance `e` of a token that could be repeated next, the number `m` of tokens (at most
-    `buffer_size`) just before it that equal the end of the context, all of them inside the window. Distance 0
-    (`before_buffer` only) is the oldest token of the buffer: no candidate, but its match counts for `l`.
+    The result maps the distance `e` of a token that could be repeated next to the number `m` of tokens directly before
+    it (at most `buffer_size`, all inside the window) that equal the end of the context. Distance 0 (`before_buffer`
+    only) is the oldest token of the buffer: it is not a candidate, but its match counts for `l`.
 
     >>> match_lengths([1, 2, 3, 4, 1, 2, 3, 4, 1, 2], window_size=8, buffer_size=2)
     {0: 0, 1: 0, 2: 2, 3: 0, 4: 0, 5: 0, 6: 2, 7: 0, 8: 0}
@@ -70,7 +70,7 @@ def match_lengths(
     nearest = 1 if lookback == "adjacent" else 0
     lengths = {}
     for e in range(nearest, len(window) + 1 if window else nearest):
-        before = len(window) - e  # so many window tokens stand before distance e
+        before = len(window) - e  # window tokens before distance e
         m = 0
         while m < min(len(buffer), before) and window[before - 1 - m] == buffer[-1 - m]:
             m += 1
@@ -79,10 +79,14 @@ def match_lengths(
 
 
 class Occurrence(NamedTuple):
-    """A token that may come again, where it stands in the window, and what it is worth because of that.
+    """A token of the window that could be repeated next, and its codelength.
 
-    Its distance is the spec's `e`; `match_length` tokens before it equal the end of the context; `extends` says that its
-    value is that of a longest match which grows by it (in the sglang formula: of any match).
+    Attributes:
+        token: its id.
+        distance: the spec's `e`.
+        match_length: how many tokens before it equal the end of the context.
+        extends: whether the value is for extending a longest match (sglang formula: any match) by this token.
+        value: the codelength in bits.
     """
 
     token: int
@@ -95,7 +99,7 @@ class Occurrence(NamedTuple):
 def _paper_occurrences(
     context: Sequence[int], window_size: int, buffer_size: int, lookback: str, min_match_length: int
 ) -> list[Occurrence]:
-    """Sections 2 and 3 of the spec."""
+    """Return the occurrences of the paper's formula (sections 2 and 3 of the spec)."""
     matches = match_lengths(context, window_size=window_size, buffer_size=buffer_size, lookback=lookback)
     longest = max(matches.values(), default=0)
     newest = len(context) if lookback == "adjacent" else len(context) - buffer_size
@@ -117,7 +121,7 @@ def _paper_occurrences(
 
 
 def _sglang_occurrences(context: Sequence[int], window_size: int, buffer_size: int) -> list[Occurrence]:
-    """Section 4 of the spec: what the authors ran."""
+    """Return the occurrences of the formula in the authors' SGLang fork (section 4 of the spec)."""
     matches = match_lengths(context, window_size=window_size, buffer_size=buffer_size, lookback="adjacent")
     candidates = min(window_size, len(context)) - buffer_size
     found = []
@@ -137,7 +141,7 @@ def occurrences(
     buffer_size: int = 32,
     min_match_length: int | None = 1,
 ) -> list[Occurrence]:
-    """Every occurrence in the window that has a value, nearest first; a token is worth the least of its values.
+    """Return every occurrence in the window that has a value, nearest first. A token's smallest value counts.
 
     >>> occurrences([5, 7, 9, 5, 7], window_size=3, buffer_size=2, min_match_length=None)
     []
@@ -166,7 +170,7 @@ def adjustments(
     include_prompt: bool = True,
     prompt_length: int = 0,
 ) -> dict[int, float]:
-    """The sparse form: bits relative to `log2 V` for every token that is adjusted; all others get 0.
+    """Return the sparse form: bits relative to `log2 V` for every adjusted token; all other tokens get 0.
 
     `logits[a] += strength * adjustments(...).get(a, 0)` is the whole penalty.
 
@@ -198,7 +202,7 @@ def adjustments(
 
 
 def marginal_codelengths(tokens: Sequence[int], vocab_size: int, **settings) -> list[float]:
-    """The dense form: `delta(a)` in bits for every token `a`. Takes the settings of `adjustments`.
+    """Return the dense form: `delta(a)` in bits for every token `a`. Takes the settings of `adjustments`.
 
     The worked examples of the specification:
 
@@ -231,14 +235,14 @@ def penalise(
     largest: float = math.inf,
     **settings,
 ) -> list[float]:
-    """The penalised logits of one sequence. Takes the settings of `adjustments`.
+    """Return the penalised logits of one sequence. Takes the settings of `adjustments`.
 
     Args:
         logits: one per token id.
         tokens: the context, oldest first.
         strength: how many logits a bit is worth.
-        vocab_size: the alphabet, where the logits are wider than it.
-        largest: the largest finite number of the logits' type; finite logits are kept within it.
+        vocab_size: the size of the alphabet; by default the number of logits.
+        largest: the largest finite number of the logits' type; finite logits stay within it.
 
     >>> penalise([0.0, 1.0, 2.0], [1, 1, 1, 1], strength=0.5, window_size=2, buffer_size=2)
     [0.0, 0.207..., 2.0]
@@ -254,7 +258,7 @@ def penalise(
 
 
 class Copy(NamedTuple):
-    """A phrase that repeats `length` tokens from `distance` tokens back."""
+    """A phrase that repeats `length` tokens, starting `distance` tokens back."""
 
     length: int
     distance: int
@@ -267,7 +271,7 @@ class Literal(NamedTuple):
 
 
 def codelength(code: Iterable[Copy | Literal], vocab_size: int) -> float:
-    """Bits of a code: `log2 L + log2 D + 1` for a copy, `log2 V + 1` for a literal.
+    """Return the bits of a code: `log2 L + log2 D + 1` for a copy, `log2 V + 1` for a literal.
 
     >>> codelength([Literal(7), Copy(length=4, distance=2)], vocab_size=8)
     8.0
@@ -281,7 +285,7 @@ def codelength(code: Iterable[Copy | Literal], vocab_size: int) -> float:
 
 
 def _longest_match(y: Sequence[int], z: Sequence[int], starts: Iterable[int]) -> tuple[int, int]:
-    """`findLongestMatch`: the first of `starts` at which the longest prefix of `y` stands in `z`; its length."""
+    """Return where `z` contains the longest prefix of `y`, and its length (`findLongestMatch`). Ties: first start."""
     best, longest = 0, 0
     for start in starts:
         k = 0
@@ -293,10 +297,10 @@ def _longest_match(y: Sequence[int], z: Sequence[int], starts: Iterable[int]) ->
 
 
 def compress_buffer(buffer: Sequence[int], window: Sequence[int]) -> list[Copy | Literal]:
-    """Definition 8: the greedy code of a buffer given a window, both in ordinary order, oldest token first.
+    """Return the greedy code of a buffer given a window (Definition 8). Both have the oldest token first.
 
-    Parsed newest token first, because the paper prepends the next token to the buffer. The distance of a copy
-    is the one to its newest token (the window's newest token has distance 1), the nearest match on ties.
+    The buffer is parsed newest token first, because the paper prepends the next token to it. The distance of a copy
+    is measured to its newest token (the window's newest token has distance 1). On ties the nearest match counts.
 
     >>> compress_buffer([5, 1, 2], window=[1, 2, 3, 1, 2, 4])
     [Copy(length=2, distance=2), Literal(token=5)]
@@ -313,10 +317,10 @@ def compress_buffer(buffer: Sequence[int], window: Sequence[int]) -> list[Copy |
 def exact_marginal_codelengths(
     context: Sequence[int], vocab_size: int, *, window_size: int = 512, buffer_size: int = 32
 ) -> list[float]:
-    """`|C(ab|w)| - |C(b|w)|` in bits for every token `a`: what the closed form approximates.
+    """Return `|C(ab|w)| - |C(b|w)|` in bits for every token `a`, which the closed form approximates.
 
-    The two agree up to a constant while `l = 0`, and for `l = 1` on every token that follows the nearest match
-    at `e >= 2`; see docs/mathematics.md for where and how far they part.
+    The two agree up to a constant if `l = 0`, and if `l = 1` on every token that follows the nearest match at `e >= 2`.
+    docs/mathematics.md shows where and by how much they differ.
 
     >>> exact = exact_marginal_codelengths([1, 2, 3, 4, 5, 6], 8, window_size=4, buffer_size=2)
     >>> [round(bits, 3) for bits in exact]  # log2(distance) + 1 in the window, log2(8) + 1 elsewhere
@@ -329,9 +333,9 @@ def exact_marginal_codelengths(
 
 
 def compress(sequence: Sequence[int], *, window_size: int = 512, buffer_size: int = 32) -> list[Copy | Literal]:
-    """The LZSS code of a whole sequence: the window slides along behind the phrases that were emitted.
+    """Return the LZSS code of a whole sequence. The window ends where the next phrase begins.
 
-    Each phrase codes the longest start of the next `buffer_size` tokens that stands in the window, else one
+    Each phrase codes the longest prefix of the next `buffer_size` tokens that the window contains, or else one
     literal. The distance is LZ77's offset, from the phrase back to the start of its source.
 
     >>> compress([1, 2, 3, 1, 2, 3, 1, 2, 3])
@@ -350,7 +354,7 @@ def compress(sequence: Sequence[int], *, window_size: int = 512, buffer_size: in
 def compression_rate(
     sequence: Sequence[int], vocab_size: int, *, window_size: int = 512, buffer_size: int = 32
 ) -> float:
-    """Bits per token of the sequence's LZSS code (the paper's compression rate); 0 for an empty sequence.
+    """Return the bits per token of the LZSS code (the paper's compression rate); 0 for an empty sequence.
 
     >>> compression_rate([1, 2, 3, 4], 256)
     9.0
