@@ -292,7 +292,7 @@ def test_workers_that_cannot_start_are_one_line(folder):
     )
     (folder / "script.py").write_text(script)
     done = subprocess.run([sys.executable, str(folder / "script.py")], capture_output=True, text=True, check=False)
-    assert "LZPenaltyError: workers = 2: one of them ended" in done.stderr
+    assert "LZPenaltyError: workers = 2: a worker process ended" in done.stderr
 
 
 def judge_first_loop_only(request: dict, _: int) -> tuple:
@@ -345,20 +345,20 @@ BAD = {
     "no length": (("--min-length", "0"), "min_length = 0"),
     "unknown format": (("--format", "csv"), "format = 'csv'"),
     "empty field": (("--field", "a..b"), "field = 'a..b'"),
-    "two signs": (("--field", "a.--1"), "field = 'a.--1': must be a name, or names and numbers"),
+    "two signs": (("--field", "a.--1"), "field = 'a.--1': must be names and numbers separated by dots"),
     "record too large": (("--max-record", 2**40), "max_record"),
     "no workers": (("--workers", "0"), "workers = 0"),
-    "workers and Ray": (("--ray", "--workers", "2"), "exclude each other"),
+    "workers and Ray": (("--ray", "--workers", "2"), "cannot be used together"),
     "Ray address": (("--ray-address", "127.0.0.1:1"), "cannot be reached"),
     "a judge without a model": (("--judge-url", "http://localhost"), "need --judge-model"),
     "a judge at no address": (("--judge-url", "localhost", "--judge-model", "m"), "http://localhost:8000/v1"),
-    "prices": (("--judge-model", "m", "--judge-prices", "much"), "two numbers, as 2.5,10"),
+    "prices": (("--judge-model", "m", "--judge-prices", "much"), "two numbers, such as 2.5,10"),
     "judge": (("--judge", "some"), "flagged or all"),
     "all without a judge": (("--judge", "all"), "needs --judge-model"),
     "every to nowhere": (("--every",), "needs --out"),
     "a folder for a file": (("--out", "."), "is a folder"),
-    "anywhere without effect": (("-c", "drift", "--anywhere"), "none is asked for"),
-    "limits without effect": (("-c", "drift", "--min-copies", "9"), "which is not asked for"),
+    "anywhere without effect": (("-c", "drift", "--anywhere"), "none is requested"),
+    "limits without effect": (("-c", "drift", "--min-copies", "9"), "which is not requested"),
     "out": (("--out", "no/such/folder/out.jsonl"), "cannot be written"),
 }
 

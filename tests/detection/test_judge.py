@@ -278,7 +278,7 @@ def test_a_spoilt_cache(tmp_path):
         file.write_text("this is no database, but it is long enough to be read as one" * 20)
         with pytest.raises(LZPenaltyError, match="cannot be used"):
             Judge("m", server.url, cache=file)
-    with pytest.raises(LZPenaltyError, match="folder that exists"):
+    with pytest.raises(LZPenaltyError, match="existing folder"):
         Judge("m", "http://localhost", cache=tmp_path / "no" / "cache.db")
 
 

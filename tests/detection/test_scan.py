@@ -213,7 +213,7 @@ def test_a_small_parquet_file_cannot_take_much_memory(tmp_path, name):
     if documents is None:
         assert (found, len(problems)) == (0, 1)
         assert re.search(
-            r"column 'text' takes up to [\d,]+ bytes at once in row group 1, .*; raise --max-record", problems[0]
+            r"column 'text' needs up to [\d,]+ bytes at once in row group 1, .*; raise --max-record", problems[0]
         )
     else:
         assert (found, problems) == (documents, [])
@@ -268,7 +268,7 @@ def test_a_parquet_file_with_any_bytes_changed_is_read_or_named(tmp_path):
 def test_parquet_without_rows_or_packed(tmp_path):
     file = tmp_path / "x.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": pyarrow.array([], pyarrow.string())}), file)
-    assert [str(one) for one in read(str(file), Reading())] == [f"{file}: holds no documents."]
+    assert [str(one) for one in read(str(file), Reading())] == [f"{file}: contains no documents."]
     packed = tmp_path / "x.parquet.xz"
     packed.write_bytes(lzma.compress(file.read_bytes()))
     (problem,) = read(str(packed), Reading())

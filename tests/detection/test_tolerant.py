@@ -221,7 +221,7 @@ def test_counters_in_token_ids():
     ids = [vocabulary.index(piece) for piece in pieces]
     found = find_counter(ids, decode=vocabulary.__getitem__)
     assert (found.start, found.end, found.copies) == (1, len(ids), 40)
-    with pytest.raises(LZPenaltyError, match="decode = None: token ids must be given with a function"):
+    with pytest.raises(LZPenaltyError, match="decode = None: token ids need a function"):
         find_counter(ids)
 
 

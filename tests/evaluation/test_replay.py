@@ -307,7 +307,7 @@ def test_malformed_lines_are_named_and_the_rest_goes_on(tmp_path):
     assert done.exit_code == 3
     assert (counts(done)["replayed"], counts(done)["problems"]) == (1, 7)
     for line, word in enumerate(
-        ["no JSON", "not UTF-8", "it is no object", "its fields: text", "neither messages nor"], 1
+        ["not JSON", "not UTF-8", "it is not an object", "its fields: text", "neither messages nor"], 1
     ):
         assert any(f"log.jsonl:{line}:" in shown and word in shown for shown in done.stderr.splitlines()), done.stderr
     rows = [json.loads(line) for line in out.read_text().splitlines()[1:]]

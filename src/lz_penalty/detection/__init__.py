@@ -1,6 +1,6 @@
-"""Finding repetition in token ids, text and bytes: adjacent copies of a primitive unit. Needs NumPy alone.
+"""Find repetition in token ids, text and bytes: adjacent copies of a primitive unit. Needs only NumPy.
 
-`find_repetition` is compiled where Numba is installed.
+`find_repetition` is compiled if Numba is installed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Drifting cycles: a unit repeats, gives way to a sibling, that repeats in turn, and so on.
+"""Find drift: one unit repeats, then another one repeats, and so on.
 
-Each run alone may be too short for a loop; together they fill a long stretch. A frequency penalty makes such text, and
-so does any penalty that stops a loop without leading the model out of it.
+Each run alone may be too short to be a loop; together they fill a long stretch. A frequency penalty causes such text, and
+so does any penalty that stops a loop but does not lead the model out of it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Drift:
     """A stretch filled by runs of several units, one after another.
 
     Args:
-        start: where its first run begins.
-        end: where it ends, exclusive.
-        share: how much of the stretch the runs fill; 0 to 1.
+        start: where the first run begins.
+        end: where the stretch ends, exclusive.
+        share: the share of the stretch that the runs fill; 0 to 1.
         coverage: (end - start) / length of the sequence; 0 to 1.
-        units: how many different units, units that are rotations of each other counted once.
-        runs: the runs, by start; those inside another are left out.
+        units: the number of different units; rotations of a unit count once.
+        runs: the runs by start, without those inside another run.
     """
 
     start: int
@@ -46,7 +46,7 @@ class Drift:
     runs: tuple[Repetition, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the fields as plain data."""
         return asdict(self)
 
 
@@ -60,25 +60,25 @@ def find_drift(
     min_length: int | None = None,
     at_end: bool = False,
 ) -> Drift | None:
-    """The longest stretch that runs of several units fill: one repeats, gives way to another, that repeats in turn.
+    """Return the longest stretch that is filled by runs of several units, one after another, or `None`.
 
     The definition:
 
-        runs = all maximal runs with min_copies copies and min_run items, as `find_repetitions` gives them
+        runs = all maximal runs with min_copies copies and min_run items, as `find_repetitions` returns them
         for begin in starts of runs, end in ends of runs, begin < end:
-            filled = items of [begin, end) that lie in some run
+            filled = items of [begin, end) that belong to some run
             if filled / (end - begin) >= min_share and end - begin >= min_length:
-                found = longer, or as long and earlier, of found and (begin, end)
-        None if the runs that lie in it, and in no other run, have fewer than min_units different units
+                found = the longer of found and (begin, end), or the earlier if both are equally long
+        None if the runs inside found, without those inside another run, have fewer than min_units different units
 
     Args:
         sequence: token ids, a `str` or `bytes`.
-        min_copies: copies that a unit must have in a row, at least 2: far fewer than make a loop of it.
-        min_run: items that such a run must have; 12 for token ids, 24 for characters and bytes.
-        min_units: different units; units that are rotations of each other count once.
-        min_share: how much of the stretch the runs must fill, 0.01 to 1; read as a decimal number.
-        min_length: items of the stretch; 80 for token ids, 300 for characters and bytes.
-        at_end: whether the stretch must be the end of the sequence (`end` is then its length, run or not).
+        min_copies: the least number of adjacent copies in a run, at least 2; far fewer than a loop needs.
+        min_run: the least number of items in a run; by default 12 token ids, or 24 characters or bytes.
+        min_units: the least number of different units; rotations of a unit count once.
+        min_share: the least share of the stretch that the runs fill, 0.01 to 1; read as a decimal number.
+        min_length: the least number of items; by default 80 token ids, or 300 characters or bytes.
+        at_end: whether the stretch must reach the end of the sequence, even if the last run ends before it.
 
     >>> text = "Look! " * 15 + "\\nThis! " * 15 + "\\nwell\\n" + "Third! " * 17
     >>> found = find_drift(text)
@@ -108,7 +108,7 @@ def find_drift(
 
 
 def _outermost(runs: Sequence[Repetition]) -> list[Repetition]:
-    """The runs that lie in no other, by start."""
+    """Return the runs that are not inside another run, by start."""
     kept: list[Repetition] = []
     for run in sorted(runs, key=lambda run: (run.start, -run.length, run.period)):
         if not kept or run.start + run.length > kept[-1].start + kept[-1].length:
@@ -117,7 +117,7 @@ def _outermost(runs: Sequence[Repetition]) -> list[Repetition]:
 
 
 def _merged(runs: Sequence[Repetition]) -> list[tuple[int, int]]:
-    """The union of the runs, as disjoint stretches in order."""
+    """Return the union of the runs as disjoint stretches, in order."""
     merged: list[tuple[int, int]] = []
     for run in runs:
         begin, end = run.start, run.start + run.length
@@ -131,34 +131,34 @@ def _merged(runs: Sequence[Repetition]) -> list[tuple[int, int]]:
 def _longest_dense(
     stretches: Sequence[tuple[int, int]], share: Fraction, at: int | None
 ) -> tuple[int, int, int] | None:
-    """Begin, end and filled items of the longest interval filled by so much, in time linear in the stretches.
+    """Return begin, end and filled items of the longest interval whose filled share is at least `share`.
 
-    An end that pays for its beginning: filled - share * length >= 0, all in integers. Of the beginnings only those
-    count from which a smaller debt starts than from all before; the ends are taken from the right, so that each
-    beginning is settled by the last end that pays for it.
+    Takes time linear in the stretches. With balance(i) = filled before i - share * i, scaled to integers, an interval is
+    good if balance(end) >= balance(begin). Only beginnings with a smaller balance than all earlier ones can be best.
+    Ends are tried from right to left, so each beginning meets its last good end first.
     """
     filled = [0, *accumulate(end - begin for begin, end in stretches)]
     parts, whole = share.numerator, share.denominator
-    debts = [whole * filled[i] - parts * begin for i, (begin, _) in enumerate(stretches)]
+    balances = [whole * filled[i] - parts * begin for i, (begin, _) in enumerate(stretches)]
     ends = [(at, filled[-1], len(stretches))] if at is not None else [
         (end, filled[i + 1], i + 1) for i, (_, end) in enumerate(stretches)
     ]  # fmt: skip
     beginnings: list[int] = []
-    for i, debt in enumerate(debts):
-        if not beginnings or debt < debts[beginnings[-1]]:
+    for i, balance in enumerate(balances):
+        if not beginnings or balance < balances[beginnings[-1]]:
             beginnings.append(i)
     best: tuple[int, int, int] | None = None
-    for end, sofar, count in reversed(ends):
-        while beginnings and whole * sofar - parts * end >= debts[beginnings[-1]]:
+    for end, before, count in reversed(ends):
+        while beginnings and whole * before - parts * end >= balances[beginnings[-1]]:
             i = beginnings.pop()
             begin = stretches[i][0]
             if i < count and (best is None or end - begin >= best[1] - best[0]):
-                best = (begin, end, sofar - filled[i])
+                best = (begin, end, before - filled[i])
     return best
 
 
 def _least_rotation(unit: str | bytes | tuple[int, ...]) -> tuple[Any, ...]:
-    """The rotation that sorts first (Booth), so that rotations of one unit compare equal."""
+    """Return the rotation that sorts first (Booth's algorithm), so that rotations of one unit compare equal."""
     items: tuple[Any, ...] = tuple(unit)
     n = len(items)
     i, j, same = 0, 1, 0

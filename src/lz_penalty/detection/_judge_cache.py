@@ -1,4 +1,4 @@
-"""Answers of the judge on disk, by content. Holds a hash of what was asked and the answer: no texts, no keys."""
+"""Store the judge's answers on disk. The file contains a hash of each question and the answer, but no texts or keys."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SCHEMA = "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, model TEXT N
 
 
 def cache_key(model: str, messages: list[dict[str, str]]) -> str:
-    """A hash of all that decides the answer: the model, the wording of the question, and the text as it is sent."""
+    """Return a hash of everything that determines the answer: the model, the prompt, and the text as it is sent."""
     return hashlib.sha256(json.dumps([model, messages, RESPONSE_FORMAT]).encode()).hexdigest()
 
 
 class JudgeCache:
-    """An SQLite file, safe to share between threads and processes of one machine."""
+    """An SQLite file that threads and processes of one machine can share safely."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -31,7 +31,7 @@ class JudgeCache:
             database.execute(SCHEMA)
 
     def get(self, key: str) -> tuple[bool, str] | None:
-        """Verdict and reason, if this was answered before."""
+        """Return the stored verdict and reason, or `None`."""
         with self._open() as database:
             row = database.execute("SELECT answer FROM answers WHERE key = ?", (key,)).fetchone()
         try:
@@ -40,7 +40,7 @@ class JudgeCache:
             return None
 
     def put(self, key: str, model: str, loop: bool, reason: str) -> None:
-        """Remember an answer."""
+        """Store an answer."""
         with self._open() as database:
             answer = json.dumps({"reason": reason, "loop": loop})
             database.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", (key, model, answer))
@@ -52,5 +52,5 @@ class JudgeCache:
                 yield database
         except sqlite3.Error as error:
             raise LZPenaltyError(
-                f"judge cache {self.path}: cannot be used ({error}); give a file of its own in a folder that exists."
+                f"judge cache {self.path}: cannot be used ({error}); give a new file in an existing folder."
             ) from None

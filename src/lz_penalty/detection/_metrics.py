@@ -1,4 +1,4 @@
-"""How repetitive a text is, in numbers: n-grams, zlib, the LZSS code of the reference, and the longest tandem repeat."""
+"""Measures of repetition: n-grams, zlib, the LZSS code of the reference, and the longest tandem repeat."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from lz_penalty.reference import Copy, Literal, codelength
 __all__ = ["RepetitionReport", "distinct", "lzss_code", "repetition_report", "seq_rep"]
 
 SIZES = (1, 2, 3, 4)  # of n-grams
-LZSS_ITEMS = 1_000_000  # the LZSS code is made of so many items at most
+LZSS_ITEMS = 1_000_000  # items at most that are coded for `lzss_rate`
 
 
 @dataclass(frozen=True)
 class RepetitionReport:
-    """What `repetition_report` measures.
+    """The result of `repetition_report`.
 
     Args:
-        length: items: characters, bytes or token ids.
-        distinct: for n = 1 to 4 the share of different n-grams; of words (split at white space) for a `str`.
-        seq_rep: for the same n, 1 - distinct: the share of n-grams that stood there before.
-        zlib_ratio: bytes before / bytes after zlib; a `str` as UTF-8, token ids with 4 bytes each. Whisper's measure.
-        lzss_rate: bits per item of the LZSS code with the reference's window and buffer (`lz_penalty.reference`); of
-            UTF-8 bytes, with an alphabet of 256, for a `str`. Of the first million items, where there are more.
-        tandem: the longest run of copies in a row, as `find_repetition` finds it with its default thresholds, or `None`.
+        length: the number of items: characters, bytes or token ids.
+        distinct: for n = 1 to 4, the share of different n-grams. The n-grams of a `str` are of words.
+        seq_rep: for n = 1 to 4, the share of n-grams that occurred before: 1 - distinct.
+        zlib_ratio: bytes before / bytes after zlib, Whisper's measure. A `str` is UTF-8, a token id has 4 bytes.
+        lzss_rate: bits per item of the LZSS code with the reference's window and buffer (`lz_penalty.reference`). The
+            items of a `str` are its UTF-8 bytes. Only the first million items are coded.
+        tandem: the longest run of adjacent copies that `find_repetition` finds with its default thresholds, or `None`.
     """
 
     length: int
@@ -42,7 +42,7 @@ class RepetitionReport:
     tandem: Repetition | None
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as data for JSON, n-gram measures under names of their own: `distinct_4`, `seq_rep_4`."""
+        """Return the report as data for JSON, with one key per n-gram measure: `distinct_4`, `seq_rep_4`."""
         tandem = self.tandem and asdict(self.tandem)
         if tandem and isinstance(tandem["unit"], bytes):
             tandem["unit"] = tandem["unit"].decode("utf-8", "backslashreplace")
@@ -60,9 +60,9 @@ def repetition_report(text_or_tokens: Items, *, vocab_size: int | None = None) -
     """Measure the repetition in a `str`, `bytes` or token ids.
 
     Args:
-        text_or_tokens: a text is measured by words and bytes, token ids as they are; see `RepetitionReport`.
-        vocab_size: the alphabet of token ids, for `lzss_rate`; the largest id + 1 where it is not given. Pass it to
-            compare texts with each other.
+        text_or_tokens: the sequence; see `RepetitionReport` for the units of each measure.
+        vocab_size: the alphabet of token ids, for `lzss_rate`; by default the largest id + 1. Pass it to make the rates
+            of several texts comparable.
 
     >>> report = repetition_report("very " * 40)
     >>> report.length, report.seq_rep[1], report.tandem.copies, report.zlib_ratio > 10, report.lzss_rate < 1
@@ -95,7 +95,7 @@ def repetition_report(text_or_tokens: Items, *, vocab_size: int | None = None) -
 
 
 def distinct(tokens: Sequence[Any], n: int) -> float:
-    """The share of different n-grams; 1 for a sequence too short to have one.
+    """Return the share of different n-grams; 1 for a sequence that is too short to have one.
 
     >>> distinct([1, 2, 1, 2, 1, 2], 2)
     0.4
@@ -105,7 +105,7 @@ def distinct(tokens: Sequence[Any], n: int) -> float:
 
 
 def seq_rep(tokens: Sequence[Any], n: int) -> float:
-    """The share of n-grams that stood there before: 1 - distinct.
+    """Return the share of n-grams that occurred before: 1 - distinct.
 
     >>> seq_rep([1, 2, 1, 2, 1, 2], 2)
     0.6
@@ -114,9 +114,9 @@ def seq_rep(tokens: Sequence[Any], n: int) -> float:
 
 
 def lzss_code(sequence: str | bytes, *, window_size: int = 512, buffer_size: int = 32) -> list[Copy | Literal]:
-    """`reference.compress` of the code points or bytes, found with `rfind`, which is about a hundred times faster.
+    """Return `reference.compress` of the code points or bytes, about a hundred times faster with `rfind`.
 
-    If some start of the next phrase stands in the window, so do all shorter ones: bisection finds the longest.
+    If the window contains a prefix of the remaining items, it contains all shorter ones: bisection finds the longest.
 
     >>> lzss_code("abcabcabc")
     [Literal(token=97), Literal(token=98), Literal(token=99), Copy(length=3, distance=3), Copy(length=3, distance=3)]
@@ -148,6 +148,6 @@ def _alphabet(tokens: Sequence[int], vocab_size: int | None) -> int:
 
 
 def _as_text(items: np.ndarray) -> str:
-    """A character for each different token id, so that sequences of them can be searched as text."""
+    """Return a text with one character for each different token id, so that `rfind` can search it."""
     names = np.unique(items, return_inverse=True)[1]
     return names.astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")

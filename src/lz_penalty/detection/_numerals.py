@@ -1,4 +1,4 @@
-"""Numbers in a text, in figures and in English words, and the text with each of them replaced by one symbol."""
+"""Find numbers in a text, as digits or English words, and replace each with one symbol."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 __all__ = ["NUMBER", "Numeral", "Template", "numerals", "template"]
 
-NUMBER = 0x110000  # the symbol of a number: the first value that is no code point
+NUMBER = 0x110000  # the symbol for a number: the first value that is not a code point
 
 _SMALL = (  # noqa: SIM905
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
@@ -25,7 +25,7 @@ _ORDINALS = {
 
 
 def _words() -> Iterator[tuple[str, int]]:
-    """The words for 0 to 99, cardinal and ordinal."""
+    """Yield the cardinal and ordinal words for 0 to 99 with their values."""
     cardinals = [*_SMALL, *(ten + one for ten in _TENS for one in ("", *(f"-{word}" for word in _SMALL[1:10])))]
     for value, word in enumerate(cardinals):
         yield word, value
@@ -35,7 +35,7 @@ def _words() -> Iterator[tuple[str, int]]:
 
 
 def _trie(words: list[str]) -> str:
-    """A pattern of exactly these words, longest first, in which no letter is tried twice: ten times as fast here."""
+    """Return a pattern for exactly these words as a trie, which is ten times as fast as a list of alternatives."""
     tails: dict[str, list[str]] = {}
     for word in words:
         tails.setdefault(word[:1], []).append(word[1:])
@@ -51,7 +51,7 @@ _PATTERN = re.compile(rf"{_FIGURES}|\b(?ai:{_trie(list(_VALUES))})\b")
 
 
 class Numeral(NamedTuple):
-    """A number and where it stands in the text."""
+    """A number and its position in the text."""
 
     start: int
     end: int
@@ -59,13 +59,13 @@ class Numeral(NamedTuple):
 
 
 class Template(NamedTuple):
-    """A text whose numbers are one symbol each.
+    """A text in which each number is replaced with one symbol.
 
     Args:
         items: code points, and `NUMBER` for each number.
-        places: which items are numbers.
-        values: those numbers.
-        cut: characters that the numbers up to each one have lost, 0 before the first: one entry more than numbers.
+        places: indices of the items that are numbers.
+        values: the values of these numbers.
+        cut: how many characters were removed before each number, and a last entry for the whole text.
     """
 
     items: npt.NDArray[np.uint32]
@@ -74,14 +74,14 @@ class Template(NamedTuple):
     cut: npt.NDArray[np.int64]
 
     def position(self, item: int) -> int:
-        """Where an item stands in the text; the text's length for the one after the last."""
+        """Return the position of an item in the text. The index after the last item gives the text's length."""
         return int(item + self.cut[np.searchsorted(self.places, item)])
 
 
 def numerals(text: str) -> Iterator[Numeral]:
-    """Every number: figures (up to 18, with or without commas at the thousands) and the words for 0 to 99.
+    """Yield every number: up to 18 digits, with or without thousands separators, and the words for 0 to 99.
 
-    More figures than that are no counter and are left alone.
+    Longer strings of digits are ignored: they are not counters.
 
     >>> [(text.value, text.start) for text in numerals("Step 17 of 1,200: the twenty-first try")]
     [(17, 5), (1200, 11), (21, 22)]
@@ -93,7 +93,7 @@ def numerals(text: str) -> Iterator[Numeral]:
 
 
 def template(text: str) -> Template:
-    """The text with one symbol for each number.
+    """Return the text with one symbol for each number.
 
     >>> [int(item) for item in template("a 12").items] == [ord("a"), ord(" "), NUMBER]
     True

@@ -1,10 +1,10 @@
-"""Tandem repeats as the tokens come: cost and memory do not depend on how many came before. Plain Python.
+"""Find tandem repeats token by token, with time and memory that do not depend on the number of tokens. Plain Python.
 
-Each period p counts from need[p] items on. Periods are taken in scales [first, last]. Every `step` tokens a scale is
-looked at: if the last `last` tokens stand a second time, p <= last tokens earlier and no nearer, the end of the history
-is a stretch of period p. Conversely, a run of primitive period p shows at such a look: a nearer place d < p would make
-d and p periods of last + d >= p + d items, and their greatest common divisor too (Fine and Wilf). The steps are so
-short that every run that will count is seen before it does; from then on, it takes one comparison per token.
+A run of period p counts if it has need[p] items. Periods are searched in scales [first, last]. Every `step` tokens a
+scale is searched: if the last `last` tokens occurred before, at the smallest distance p <= last, then the history ends
+with a stretch of period p. Conversely, every run of primitive period p is found this way: a smaller distance d < p would
+make d and p periods of last + d >= p + d items, and their greatest common divisor too (Fine and Wilf). The steps are
+short enough that every run is found before it counts. After that, a run needs one comparison per token.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ __all__ = ["RepetitionDetector", "Thresholds", "repetition_at_end", "stop_on_rep
 MAX_PERIOD = 1024
 MAX_REWIND = 256
 MAX_HISTORY = 2**20  # tokens, 8 bytes each
-NEEDLE = 64  # tokens that are searched for before anything else is done
+NEEDLE = 64  # tokens of a quick search that comes before the full one
 
 
 class Scale(NamedTuple):
-    """The periods from first to last are looked for every `step` tokens."""
+    """The periods from first to last, which are searched every `step` tokens."""
 
     first: int
     last: int
@@ -51,12 +51,12 @@ class Scale(NamedTuple):
 
 
 class Thresholds(NamedTuple):
-    """From how many items on a run counts, by period.
+    """How many items a run needs to count, by period.
 
     Args:
-        need: items of a run that counts; need[0] is not used.
-        reach: the largest of them.
-        overlap: need[p] - p at least: so many items at the end stand there a second time.
+        need: the least number of items, by period; need[0] is not used.
+        reach: the largest value in `need`.
+        overlap: the smallest need[p] - p: so many items at the end occurred before.
         scales: see the module.
     """
 
@@ -67,14 +67,14 @@ class Thresholds(NamedTuple):
 
     @classmethod
     def of(cls, max_period: int, min_copies: float, min_length: int) -> Thresholds:
-        """Check the settings and work out the thresholds."""
+        """Check the settings and compute the thresholds."""
         max_period = integer(1, 65_536)("max_period", max_period)
         min_copies = real(3, 10_000)("min_copies", min_copies)
         min_length = integer(1, MAX_HISTORY)("min_length", min_length)
         if max_period * min_copies > MAX_HISTORY:
             raise LZPenaltyError(
-                f"max_period = {max_period} times min_copies = {min_copies:g}: must be at most {MAX_HISTORY}, the tokens "
-                "that are kept; use a smaller max_period."
+                f"max_period = {max_period} times min_copies = {min_copies:g}: must be at most {MAX_HISTORY}, the number "
+                "of tokens that are stored; use a smaller max_period."
             )
         return _thresholds(max_period, min_copies, min_length)
 
@@ -103,18 +103,18 @@ def _thresholds(max_period: int, min_copies: float, min_length: int) -> Threshol
 
 
 class RepetitionDetector:
-    """Takes one token at a time and reports the moment a run of adjacent copies reaches the threshold.
+    """Read one token at a time and report when a run of adjacent copies reaches the threshold.
 
-    A run is the same as in `find_repetition`, with a period of at most `max_period`. A push takes about a microsecond on
-    average, however many tokens came before (benchmarks/detection.py); where the end of the history stands there a second
-    time, one in some hundred pushes takes time in proportion to `max_period`. What is reported is a function of the
-    tokens alone: after a `rewind`, nothing of the tokens taken back is left.
+    A run is defined as in `find_repetition`, with a period of at most `max_period`. A push takes about a microsecond on
+    average, independent of the number of tokens (benchmarks/detection.py). If the end of the history occurred before,
+    about one push in a hundred takes time proportional to `max_period`. The result depends on the current tokens only:
+    tokens removed with `rewind` have no effect.
 
     Args:
         max_period: length of the longest unit.
-        min_copies: a real number, at least 3; the last copy counts by the part of it that is there.
-        min_length: items that the run must have in all.
-        max_rewind: how many tokens can be taken back.
+        min_copies: a real number, at least 3; an incomplete last copy counts as a fraction.
+        min_length: the least number of items in the run.
+        max_rewind: how many tokens `rewind` can remove.
 
     >>> detector = RepetitionDetector(min_copies=3, min_length=6)
     >>> [detector.push(token) for token in [5, 1, 2, 1, 2, 1]]
@@ -139,35 +139,36 @@ class RepetitionDetector:
         self._thresholds = Thresholds.of(max_period, min_copies, min_length)
         self.max_rewind = integer(0, MAX_HISTORY)("max_rewind", max_rewind)
         self._kept = self._thresholds.reach + self.max_rewind
-        self._history = array("q")  # the last `_kept` tokens at least
+        self._history = array("q")  # at least the last `_kept` tokens
         self._length = 0  # of all tokens
-        self._floor = 0  # no rewind beyond this length
-        self._looks: list[tuple[int, int]] = []  # a heap: when which scale is looked at next
-        self._active: tuple[tuple[int, int], ...] = ()  # (period, start) of stretches that reach to the end
-        self._changes: deque[tuple[int, tuple[tuple[int, int], ...]]] = deque()  # (length, what was active before)
-        self._set_looks()
+        self._floor = 0  # the shortest length that `rewind` may return to
+        self._due: list[tuple[int, int]] = []  # a heap of (length at which it is searched next, scale)
+        self._active: tuple[tuple[int, int], ...] = ()  # (period, start) of stretches that reach the end
+        self._changes: deque[tuple[int, tuple[tuple[int, int], ...]]] = deque()  # (length, `_active` before it)
+        self._set_due()
 
     @property
     def length(self) -> int:
-        """How many tokens were pushed and not taken back."""
+        """The number of tokens in the history."""
         return self._length
 
     @property
     def current(self) -> Repetition | None:
-        """The run at or over the threshold that the history ends with, the longest if there are two; else `None`."""
+        """The longest run at or over the threshold at the end of the history, or `None`."""
         return self._longest(lambda length, need: length >= need)
 
     @property
     def stretches(self) -> tuple[tuple[int, int], ...]:
-        """Period and start of every stretch that is followed at the end of the history: all runs over the threshold, and
-        some that may come to be; each ends with the newest token.
+        """Period and start of each tracked stretch: all runs over the threshold, and some that may reach it.
+
+        Every stretch ends with the newest token.
         """
         return self._active
 
     def run(self, period: int, start: int) -> Repetition:
-        """What one of the `stretches` is."""
+        """Return one of the `stretches` as a `Repetition`."""
         length = self._length - start
-        last = tuple(self._history[-period:])  # of a long run, no more of it may be left
+        last = tuple(self._history[-period:])  # the history may contain only the end of a long run
         turn = period - length % period
         return Repetition(
             start=start,
@@ -179,11 +180,11 @@ class RepetitionDetector:
         )
 
     def push(self, token: int) -> Repetition | None:
-        """Take one token; return the run that reaches the threshold with it, the longest if there are two."""
+        """Append one token and return the longest run that reaches the threshold with it, or `None`."""
         return self._longest(int.__eq__) if self.take(token) else None
 
     def take(self, token: int) -> bool:
-        """Take one token; whether there are any `stretches`, of which `push` says when one reaches the threshold."""
+        """Append one token and return whether there are any `stretches`."""
         try:
             self._history.append(token)
         except (TypeError, OverflowError):
@@ -191,12 +192,12 @@ class RepetitionDetector:
         self._length += 1
         if self._active:
             self._follow()
-        if self._length == self._looks[0][0]:
-            self._look_at_scales()
+        if self._length == self._due[0][0]:
+            self._search_scales()
         return bool(self._active)
 
     def extend(self, tokens: Iterable[int]) -> Repetition | None:
-        """Take all of them; return the first run that reached the threshold."""
+        """Append all tokens and return the first run that reached the threshold, or `None`."""
         first = None
         for token in tokens:
             found = self.push(token)
@@ -204,7 +205,7 @@ class RepetitionDetector:
         return first
 
     def rewind(self, count: int) -> None:
-        """Take the last `count` tokens back: at most `max_rewind` behind the longest history so far, else an error."""
+        """Remove the last `count` tokens; at most `max_rewind` below the longest history so far."""
         floor = max(self._floor, self._length - self.max_rewind)
         count = integer(0, self._length - floor)("count", count)
         if not count:
@@ -214,11 +215,11 @@ class RepetitionDetector:
         del self._history[-count:]
         while self._changes and self._changes[-1][0] > self._length:
             self._active = self._changes.pop()[1]
-        self._set_looks()
+        self._set_due()
 
-    def _set_looks(self) -> None:
+    def _set_due(self) -> None:
         length = self._length
-        self._looks = sorted(
+        self._due = sorted(
             (length + scale.step - length % scale.step, i) for i, scale in enumerate(self._thresholds.scales)
         )
 
@@ -237,19 +238,19 @@ class RepetitionDetector:
                 self._set_active(tuple(run for run in self._active if history[-1 - run[0]] == newest))
                 return
 
-    def _look_at_scales(self) -> None:
-        looks, history, scales = self._looks, self._history, self._thresholds.scales
-        while looks[0][0] == self._length:
-            due, i = looks[0]
+    def _search_scales(self) -> None:
+        due, history, scales = self._due, self._history, self._thresholds.scales
+        while due[0][0] == self._length:
+            length, i = due[0]
             scale = scales[i]
-            heapreplace(looks, (due + scale.step, i))
-            if scale.last > NEEDLE or history[-1] in history[-1 - scale.last : -1]:  # a longer one is searched at once
-                self._look(scale)
+            heapreplace(due, (length + scale.step, i))
+            if scale.last > NEEDLE or history[-1] in history[-1 - scale.last : -1]:  # `_recurs` checks larger scales
+                self._search(scale)
         if len(self._history) > 2 * self._kept:
             del self._history[: -self._kept]
 
-    def _look(self, scale: Scale) -> None:
-        """Follow the period of this scale that the end of the history has, if any."""
+    def _search(self, scale: Scale) -> None:
+        """Track the stretch at the end of the history that has a period of this scale, if there is one."""
         last = scale.last
         for period, start in self._active:
             if period <= last and self._length - start >= period + last:
@@ -275,7 +276,7 @@ class RepetitionDetector:
 
 
 def _recurs(history: array[int], last: int) -> bool:
-    """Whether the last `last` items may stand a second time, at most as many items earlier. If not: certainly not."""
+    """Return whether the last `last` items may also occur up to `last` items earlier. False is certain."""
     size = min(last, NEEDLE)
     tail = history[-size - last :].tobytes()
     return tail.find(tail[-size * history.itemsize :], 0, -history.itemsize) >= 0
@@ -288,10 +289,10 @@ def repetition_at_end(
     min_copies: float = LOOP_COPIES,
     min_length: int = LOOP_LENGTH,
 ) -> Repetition | None:
-    """What `RepetitionDetector.current` is after these tokens, without any state. Takes a `str` or `bytes` too.
+    """Return `RepetitionDetector.current` after these tokens, without any state. Also takes a `str` or `bytes`.
 
-    Looks at the last max_period * min_copies items; where the end does not recur, at the last max_period only. For a
-    token at a time, `RepetitionDetector` is much faster.
+    Reads the last max_period * min_copies items, or only the last max_period if the end does not recur. For one token at
+    a time, `RepetitionDetector` is much faster.
 
     >>> repetition_at_end([7, *[1, 2, 3] * 20]).unit
     (1, 2, 3)
@@ -303,7 +304,7 @@ def repetition_at_end(
     best, longest = 0, 0
     for period in _distances(tail, max_period, thresholds.overlap):
         if best + period <= longest:
-            continue  # if it counts, it is a multiple of the best (Fine and Wilf)
+            continue  # a period that counts is a multiple of the best one (Fine and Wilf)
         differs = tail[period:][::-1] != tail[:-period][::-1]
         length = period + (int(differs.argmax()) if differs.any() else len(differs))
         if length >= thresholds.need[period] and length > longest:
@@ -316,7 +317,7 @@ def repetition_at_end(
 
 
 def _distances(tail: npt.NDArray[Any], farthest: int, size: int) -> list[int]:
-    """At which distances the last `size` items may stand a second time, ascending; few others are among them."""
+    """Return, ascending, all distances at which the last `size` items occurred before, and perhaps a few others."""
     n = len(tail)
     found = np.flatnonzero(tail[max(0, n - 1 - farthest) : n - 1][::-1] == tail[n - 1 :]) + 1
     for back in range(1, min(size, n)):
@@ -328,16 +329,16 @@ def _distances(tail: npt.NDArray[Any], farthest: int, size: int) -> list[int]:
 
 
 class stop_on_repetition(Iterator[Any]):
-    """Hand on the items of a stream until they repeat; then close the stream and end.
+    """Yield the items of a stream until they repeat; then close the stream.
 
-    The item with which the run reaches the threshold is the last one. `repetition` then says what was found; it is
-    `None` as long as nothing was, and when the stream ended by itself.
+    The item with which the run reaches the threshold is the last one. `repetition` is then the run; it is `None` before
+    that, and if the stream ends by itself.
 
     Args:
-        stream: any iterable of token ids, of lists of them, or of `str` (compared by code points) or `bytes`.
-        key: what to look at in an item, where it is none of these.
-        options: `max_period`, `min_copies` and `min_length` of `RepetitionDetector`; 20 copies and 480 items unless
-            given, since a text that was cut off does not come back, and a list of zeros is a run too.
+        stream: any iterable of token ids, of lists of token ids, of `str` (compared by code points) or of `bytes`.
+        key: a function that returns one of these from an item of another type.
+        options: `max_period`, `min_copies` and `min_length` of `RepetitionDetector`. The defaults are 20 copies and 480
+            items, because a stopped stream cannot recover, and a list of zeros is a run too.
 
     >>> stream = stop_on_repetition("ha" for _ in range(1_000_000))
     >>> len("".join(stream)), stream.repetition.unit

@@ -1,7 +1,7 @@
-"""Where the pages of a Parquet file are and what their headers say: pyarrow keeps that to itself.
+"""Find the pages of a Parquet file and read their headers, which pyarrow does not show.
 
-Footer and headers are in Thrift's compact protocol. Where pyarrow would read a number in another way than we do, the file is
-refused: what is checked here must be what is decoded there.
+Footer and headers are in Thrift's compact protocol. If pyarrow would read a number differently from this module, the file
+is refused, because the numbers checked here must be those that pyarrow decodes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import IO, Any, NamedTuple
 __all__ = ["Chunk", "PageHeader", "column_chunks", "page_headers"]
 
 MAGIC = b"PAR1"
-HEADER_BYTES, MOST_HEADER_BYTES = 2**10, 2**24  # the latter is pyarrow's limit, too
+HEADER_BYTES, MOST_HEADER_BYTES = 2**10, 2**24  # the second is also pyarrow's limit
 MOST_NESTING = 16  # the format has six levels
 MALFORMED = "the footer or the header of a page is malformed"
 # Types of the protocol.
@@ -22,7 +22,7 @@ DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_2 = 0, 2, 3
 
 
 class Chunk(NamedTuple):
-    """Where the pages of a column in a row group are, or the content of a page; and the number of its compression."""
+    """The bytes that contain the pages of a column in a row group, or one page; and their compression's number."""
 
     start: int
     end: int
@@ -30,14 +30,14 @@ class Chunk(NamedTuple):
 
 
 class PageHeader(NamedTuple):
-    """What a header says of its page.
+    """The header of a page.
 
     Attributes:
-        dictionary: whether it holds the values that indices in other pages stand for.
+        dictionary: whether the page is a dictionary: it contains values, and other pages contain indices of them.
         size: bytes without compression.
-        values: nulls too.
+        values: the number of values, including nulls.
         encoding: its number in the format.
-        content: where the page is after its header.
+        content: the bytes of the page after its header.
     """
 
     dictionary: bool
@@ -48,13 +48,13 @@ class PageHeader(NamedTuple):
 
 
 class _Reader:
-    """The protocol, from left to right."""
+    """A sequential reader of the protocol."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
 
     def fields(self) -> Iterator[tuple[int, int]]:
-        """Number and type of each field of an object; who asks must read or skip its value before the next."""
+        """Yield number and type of each field of an object. The caller must read or skip its value before the next."""
         number = 0
         while first := self.byte():
             number = number + (first >> 4) if first >> 4 else self.integer(I16)
@@ -63,7 +63,7 @@ class _Reader:
             yield number, first & 15
 
     def integers(self, wanted: int, *small: int) -> dict[int, int]:
-        """The fields of an object that are numbers of this type, `small` ones I32; pyarrow skips other types, too."""
+        """Return the integer fields of an object that have this type, or I32 if `small`. Like pyarrow, skip others."""
         found = {}
         for number, kind in self.fields():
             if kind == (I32 if number in small else wanted):
@@ -73,7 +73,7 @@ class _Reader:
         return found
 
     def items(self, expected: int) -> range:
-        """The places of a list, whose values must be of this type."""
+        """Return the indices of a list, whose values must have this type."""
         first = self.byte()
         count = first >> 4 if first >> 4 < 15 else self.varint()
         if first & 15 != expected or count > len(self.data):
@@ -103,7 +103,7 @@ class _Reader:
         if depth > MOST_NESTING:
             raise ValueError(MALFORMED)
         if kind in (TRUE, FALSE):
-            self.at += in_list  # in an object, the type is the value
+            self.at += in_list  # in an object, the type already gives the value
         elif kind == BYTE:
             self.at += 1
         elif kind in BITS:
@@ -127,11 +127,11 @@ class _Reader:
 
 
 def column_chunks(stream: IO[bytes], columns: Sequence[int]) -> list[list[Chunk]]:
-    """For each row group, where the pages of these columns are.
+    """Return, for each row group, the bytes with the pages of these columns.
 
     Args:
         stream: the file.
-        columns: their numbers in ascending order; inner columns count one by one.
+        columns: their indices in ascending order; nested columns have one index each.
     """
     stream.seek(-8, 2)
     end = stream.tell()
@@ -169,20 +169,20 @@ def _group(reader: _Reader, columns: set[int]) -> list[Chunk]:
 
 
 def _chunk(reader: _Reader) -> Chunk:
-    about: dict[int, int] = {}
+    metadata: dict[int, int] = {}
     for number, kind in reader.fields():
         if (number, kind) == (3, STRUCT):
-            about |= reader.integers(I64, 4)  # a second one adds to the first, as in pyarrow
+            metadata |= reader.integers(I64, 4)  # as in pyarrow, a second one updates the first
         else:
             reader.skip(kind)
-    start = _count(about, 9)
-    if 0 < about.get(11, 0) < start:  # the page of the dictionary, as pyarrow finds it
-        start = about[11]
-    return Chunk(start, start + _count(about, 7) if _count(about, 5) else start, _count(about, 4))
+    start = _count(metadata, 9)
+    if 0 < metadata.get(11, 0) < start:  # the dictionary page, by pyarrow's rule
+        start = metadata[11]
+    return Chunk(start, start + _count(metadata, 7) if _count(metadata, 5) else start, _count(metadata, 4))
 
 
 def page_headers(stream: IO[bytes], chunk: Chunk) -> Iterator[PageHeader]:
-    """The headers of a column's pages, one after the other."""
+    """Yield the headers of a column's pages."""
     place = chunk.start
     while place < chunk.end:
         fields, length = _header(stream, place)
@@ -198,7 +198,7 @@ def page_headers(stream: IO[bytes], chunk: Chunk) -> Iterator[PageHeader]:
 
 
 def _header(stream: IO[bytes], place: int) -> tuple[dict[tuple[int, ...], int], int]:
-    """The numbers in the header that begins here, by the numbers of their fields, and its length."""
+    """Return the integers in the header that begins here, by field numbers, and the header's length."""
     for length in (HEADER_BYTES, MOST_HEADER_BYTES):
         stream.seek(place)
         reader = _Reader(stream.read(length))
@@ -220,7 +220,7 @@ def _header(stream: IO[bytes], place: int) -> tuple[dict[tuple[int, ...], int], 
 
 
 def _count(fields: dict[Any, int], number: Any) -> int:
-    """A field that must be there, and that counts something."""
+    """Return a required field that must not be negative."""
     value = fields.get(number, -1)
     if value < 0:
         raise ValueError(MALFORMED)

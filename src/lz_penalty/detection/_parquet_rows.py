@@ -1,9 +1,9 @@
-"""The texts of a Parquet file, row by row, in bounded memory. Needs pyarrow.
+"""Read the texts of a Parquet file, row by row, in bounded memory. Needs pyarrow.
 
-A few kilobytes of Parquet can hold gigabytes: equal values are stored once, and pages are compressed. What a file says about
-itself in its footer may be wrong. So only the column with the texts is decoded, and the headers of its pages are read first:
-pyarrow allocates what they say. They tell how many rows can be decoded at once within a limit, and where that is none, the
-file is refused.
+A few kilobytes of Parquet can contain gigabytes: equal values are stored once, and pages are compressed. The sizes in the
+footer may be wrong. So only the column with the texts is decoded, and the headers of its pages are read first, because
+pyarrow allocates the sizes in them. They show how many rows can be decoded at once within the limit. If not even one row
+can, the file is refused.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ __all__ = ["column_texts", "list_index"]
 
 ROWS_AT_ONCE = 64
 MOST_PAGES = 1_000_000  # of a column in a row group
-LARGE_DICTIONARY = 2**24  # bytes; writers end them at 1 or 2 MB
+LARGE_DICTIONARY = 2**24  # bytes; writers limit them to 1 or 2 MB
 COMPRESSIONS = {0: "", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
-VALUE_BYTES = 16  # of a value beside its content: levels, offsets, an index
-BUFFER = 2**16  # of a compressed column; without it, pyarrow reads all of a row group
-IN_LISTS = 2  # times the limit, for all of a row group: ordinary files take far less, as they are decoded row by row
-BY_DICTIONARY, BY_PREFIX = (2, 8), (7,)  # encodings in which few bytes give long values
+VALUE_BYTES = 16  # of a value in addition to its content: levels, offsets, an index
+BUFFER = 2**16  # of a compressed column; without it, pyarrow reads a whole row group
+IN_LISTS = 2  # times the limit, for a whole row group: ordinary files need far less, as they are decoded row by row
+BY_DICTIONARY, BY_PREFIX = (2, 8), (7,)  # encodings in which few bytes can give long values
 NO_INDICES = (6, 7)  # encodings that pyarrow cannot decode to indices
 
 
 class _Page(NamedTuple):
-    """What a page can be decoded to.
+    """The sizes that determine how much memory a decoded page takes.
 
     Attributes:
-        values: of the column, nulls too.
+        values: the number of values, including nulls.
         size: bytes without compression.
-        longest: bytes of the longest value, where values are not simply the page's bytes.
-        encoding: its number in the format; `None` for the page of a dictionary.
+        longest: bytes of the longest value if values can be longer than their bytes in the page, else 0.
+        encoding: its number in the format; `None` for a dictionary page.
     """
 
     values: int
@@ -43,26 +43,26 @@ class _Page(NamedTuple):
     encoding: int | None = None
 
     def decoded(self, values: int) -> int:
-        """Bytes that so many of its values take at most."""
+        """Return how many bytes this number of its values takes at most."""
         return self.size + min(values, self.values) * (VALUE_BYTES + self.longest)
 
 
 def column_texts(stream: IO[bytes], field: str, most: int) -> Iterator[memoryview | str | None]:
-    """The texts of a field, row by row, as bytes; the name of its type where it is no text; `None` where there is none.
+    """Yield a field's text of each row, as bytes; the name of its type if it is not text; `None` if it is missing.
 
     Args:
         stream: the file; must be seekable.
-        field: a column, or a path into one: dots go into objects, numbers into lists.
-        most: bytes that may be decoded at once.
+        field: a column, or a path in it: names of fields and indices of lists, with dots.
+        most: how many bytes may be decoded at once.
 
     Raises:
-        ValueError: there is no such column, or it cannot be decoded within the limit.
+        ValueError: the column does not exist, or it cannot be decoded within the limit.
     """
     import pyarrow.parquet as parquet
     from pyarrow import ArrowException
 
     if not stream.seekable():
-        raise ValueError("a Parquet file is read from its end, and this one is packed or piped; give the file itself")
+        raise ValueError("a Parquet file must be seekable, but this one is compressed or piped; give the file itself")
     column, *names = field.split(".")
     try:
         with parquet.ParquetFile(stream, pre_buffer=False) as file:
@@ -80,14 +80,14 @@ def column_texts(stream: IO[bytes], field: str, most: int) -> Iterator[memoryvie
                     for value in batch.column(0):
                         found = _inner(value, names)
                         yield None if found is None else memoryview(found.as_buffer())  # not copied
-    except ArrowException as error:  # some of them are no ValueError
+    except ArrowException as error:  # not all of them are a ValueError
         raise ValueError(str(error)) from None
 
 
 def _leaf(file: Any, column: str, names: Sequence[str]) -> tuple[int | None, str | None]:
-    """The number of the Parquet column that has the texts; or `None`, and the type of what is there, if anything is.
+    """Return the index of the Parquet column with the texts; or `None` and the type of the field, if it exists.
 
-    Only this column is decoded: other types may have values of any size, which take memory even where they are null.
+    Only this column is decoded: other types may have values of any size, which take memory even if they are null.
     """
     from pyarrow import types
 
@@ -95,12 +95,14 @@ def _leaf(file: Any, column: str, names: Sequence[str]) -> tuple[int | None, str
     fields, paths = list(file.schema_arrow), [file.schema.column(index).path for index in range(len(file.schema))]
     places = [index for index, one in enumerate(fields) if one.name == column]
     if not places:
-        raise ValueError(f"it has no column {column!r}; its columns are {', '.join(file.schema_arrow.names)[:200]}")
+        raise ValueError(
+            f"the file has no column {column!r}; its columns are {', '.join(file.schema_arrow.names)[:200]}"
+        )
     kind, leaf = fields[places[0]].type, sum(_leaves(one.type) for one in fields[: places[0]])
     for name in names:
         if types.is_fixed_size_list(kind):
             raise ValueError(
-                f"column {column!r} has lists of a fixed size, which are not read; write it with plain lists"
+                f"column {column!r} has lists of a fixed size, which are not supported; write it with plain lists"
             )
         if types.is_struct(kind) and kind.get_field_index(name) >= 0:
             index = kind.get_field_index(name)
@@ -115,18 +117,18 @@ def _leaf(file: Any, column: str, names: Sequence[str]) -> tuple[int | None, str
     if not (types.is_string(content) or types.is_large_string(content) or types.is_string_view(content)):
         return None, str(kind)
     if len(places) > 1 or sum(map(_leaves, (one.type for one in fields))) != len(paths) or paths.count(paths[leaf]) > 1:
-        raise ValueError(f"it has several columns {column!r}")
+        raise ValueError(f"the file has several columns {column!r}")
     return (leaf, None) if file.schema.column(leaf).physical_type == "BYTE_ARRAY" else (None, str(kind))
 
 
 def _leaves(kind: Any) -> int:
-    """How many Parquet columns a type takes."""
+    """Return how many Parquet columns a type has."""
     kind = getattr(kind, "storage_type", kind)
     return sum(_leaves(kind.field(index).type) for index in range(kind.num_fields)) or 1
 
 
 def _inner(value: Any, names: Sequence[str]) -> Any:
-    """The text at a path inside a scalar; `None` if there is nothing. No other part of it becomes an object of Python."""
+    """Return the text at a path inside a scalar, or `None`. No other part of the scalar becomes a Python object."""
     from pyarrow import StructScalar
 
     value = _plain(value)
@@ -142,7 +144,7 @@ def _inner(value: Any, names: Sequence[str]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """The value that an index into a dictionary gives; `None` for null."""
+    """Return a value, looked up if it is an index into a dictionary; `None` for null."""
     from pyarrow import DictionaryScalar, ExtensionScalar
 
     while value.is_valid and isinstance(value, (DictionaryScalar, ExtensionScalar)):
@@ -151,18 +153,18 @@ def _plain(value: Any) -> Any:
 
 
 def list_index(name: str, length: int) -> int | None:
-    """The place in a list of this length that a part of a path names, as 0 or -1; `None` if there is none."""
+    """Return the index that a part of a path, such as 0 or -1, names in a list of this length, or `None`."""
     index = int(name) if name.removeprefix("-").isdecimal() else length
     return index if -length <= index < length else None
 
 
 def _how(pages: Sequence[_Page], in_lists: bool, most: int, column: str, group: int) -> tuple[int, bool]:
-    """How many rows to decode at once, and whether as indices into a dictionary; an error if they may take too much."""
-    if in_lists:  # a row may have any number of values, and the file may lie about it: count all of the row group
+    """Return how many rows to decode at once, and whether to decode to dictionary indices; raise if both need too much."""
+    if in_lists:  # a row may have any number of values, and the file may give a wrong one: count the whole row group
         size, most = sum(page.decoded(page.values) for page in pages), IN_LISTS * most
         if size <= most:
             return ROWS_AT_ONCE, False
-        # As indices, each text is held once. pyarrow then keeps all texts of the row group, several times.
+        # With indices, each text is stored once. pyarrow then keeps several copies of all texts of the row group.
         kept = sum(page._replace(longest=0).decoded(page.values) for page in pages)
         if kept <= most // 4 and not any(page.encoding in NO_INDICES for page in pages):
             return ROWS_AT_ONCE, True
@@ -174,15 +176,15 @@ def _how(pages: Sequence[_Page], in_lists: bool, most: int, column: str, group: 
         if size <= most:
             return rows, False
     raise ValueError(
-        f"column {column!r} takes up to {size:,} bytes at once in row group {group + 1}, more than {most:,}; "
+        f"column {column!r} needs up to {size:,} bytes at once in row group {group + 1}, more than {most:,}; "
         f"raise --max-record, or write the file with smaller pages and row groups"
     )
 
 
 def _worst(pages: Sequence[_Page], rows: int) -> int:
-    """Bytes that `rows` rows take at most, where each has one value."""
+    """Return how many bytes `rows` rows take at most if each has one value."""
     sizes = [page.decoded(rows) for page in pages]
-    worst = total = inside = last = 0  # `inside`: rows of the pages after the first, the last one left out
+    worst = total = inside = last = 0  # `inside`: rows of the pages between the first and the last
     for first, size in enumerate(sizes):
         if last <= first:
             last, total, inside = first + 1, size, 0
@@ -197,7 +199,7 @@ def _worst(pages: Sequence[_Page], rows: int) -> int:
 
 
 def _pages(stream: IO[bytes], chunk: Chunk) -> list[_Page]:
-    """The pages of a column in a row group."""
+    """Return the pages of a column in a row group."""
     dictionary = 0
     pages: list[_Page] = []
     for header in page_headers(stream, chunk):
@@ -213,7 +215,7 @@ def _pages(stream: IO[bytes], chunk: Chunk) -> list[_Page]:
 
 
 def _longest(stream: IO[bytes], header: PageHeader) -> int:
-    """Bytes of the longest text in a dictionary, or of all of it where that takes too long to find out."""
+    """Return the bytes of the longest text in a dictionary, or of the whole dictionary if it is too large to read."""
     from pyarrow import Codec
 
     start, end, compression = header.content

@@ -1,4 +1,4 @@
-"""The same scan on a Ray cluster, with Ray Data: files, and pieces of JSON lines files, are examined where there is room.
+"""Run a scan on a Ray cluster with Ray Data, which distributes files and pieces of large JSON lines files.
 
 Files must be at the same path on every machine of the cluster. Needs `pip install 'lz-penalty[ray]'`.
 """
@@ -27,7 +27,7 @@ MAX_TASKS = 10_000
 
 @dataclass(frozen=True)
 class Piece:
-    """A file, or the lines of it that begin in a span of bytes."""
+    """A file, or the lines that begin in a range of its bytes."""
 
     source: str
     span: Span | None
@@ -36,36 +36,37 @@ class Piece:
 
 def scan_ray(
     sources: Iterable[str],
-    what: Scan,
+    settings: Scan,
     *,
     address: str | None = None,
     tick: Callable[[int], Any] | None = None,
     piece_bytes: int = PIECE_BYTES,
 ) -> Iterator[Document | Problem]:
-    """What `lz_penalty.detection.scan.scan` gives, in the same order, examined on a Ray cluster.
+    """Yield the results of `lz_penalty.detection.scan.scan`, in the same order, computed on a Ray cluster.
 
     Args:
-        sources: paths; standard input cannot be sent to a cluster.
-        address: of a cluster that runs, as `ray.init` takes it; by default that of RAY_ADDRESS, else
-            one is started on this machine and stopped at the end.
-        tick: called with the bytes of each piece when it is done.
-        piece_bytes: how large a JSON lines file may be before it is divided.
+        sources: paths; standard input is not possible.
+        settings: what to look for.
+        address: the address of a running cluster for `ray.init`; by default RAY_ADDRESS. Without it, a cluster is
+            started on this machine and stopped at the end.
+        tick: called with the number of bytes of each finished piece.
+        piece_bytes: a larger JSON lines file is split into pieces of this size.
     """
     integer(1, 2**40)("piece_bytes", piece_bytes)
     sources = list(sources)
     if STDIN in sources:
         raise LZPenaltyError("standard input cannot be read on a Ray cluster; give files.")
-    pieces = [piece for source in sources for piece in _pieces(source, what, piece_bytes)]
-    return _results(pieces, what, address, tick) if pieces else iter(())
+    pieces = [piece for source in sources for piece in _pieces(source, settings, piece_bytes)]
+    return _results(pieces, settings, address, tick) if pieces else iter(())
 
 
-def _pieces(source: str, what: Scan, piece_bytes: int) -> list[Piece]:
-    """What can be read alone: the whole file, if it is no plain JSON lines file or small."""
+def _pieces(source: str, settings: Scan, piece_bytes: int) -> list[Piece]:
+    """Split a large uncompressed JSON lines file into pieces; any other file is one piece."""
     try:
         size = os.path.getsize(source)
-    except OSError:  # the reader names the problem
+    except OSError:  # the reader reports the problem
         size = 0
-    if size <= piece_bytes or format_of(source, what.reading.format) != ("jsonl", ""):
+    if size <= piece_bytes or format_of(source, settings.reading.format) != ("jsonl", ""):
         return [Piece(source, None, size)]
     starts = range(0, size, piece_bytes)
     return [
@@ -74,7 +75,7 @@ def _pieces(source: str, what: Scan, piece_bytes: int) -> list[Piece]:
 
 
 def _results(
-    pieces: list[Piece], what: Scan, address: str | None, tick: Callable[[int], Any] | None
+    pieces: list[Piece], settings: Scan, address: str | None, tick: Callable[[int], Any] | None
 ) -> Iterator[Document | Problem]:
     import ray
 
@@ -82,7 +83,7 @@ def _results(
     if ours:
         _connect(address)
     try:
-        yield from _ordered(_rows(pieces, what), pieces, tick)
+        yield from _ordered(_rows(pieces, settings), pieces, tick)
     finally:
         if ours:
             ray.shutdown()
@@ -92,21 +93,21 @@ def _connect(address: str | None) -> None:
     import ray
 
     address = address or os.environ.get("RAY_ADDRESS")
-    _reach(address)
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    _check_reachable(address)
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if not address:
-        quiet["include_dashboard"] = False
+        options["include_dashboard"] = False
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        ray.init(address, **quiet)
+        ray.init(address, **options)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise LZPenaltyError(
             f"Ray address {address!r}: cannot be used ({' '.join(str(error).split())[:200]})."
         ) from None
 
 
-def _reach(address: str | None) -> None:
-    """Refuse an address at which nothing listens: Ray itself would wait for many minutes."""
+def _check_reachable(address: str | None) -> None:
+    """Raise if nothing listens at this address: Ray itself would wait for many minutes."""
     host, colon, port = (address or "").split("://")[-1].rpartition(":")
     if not colon:
         return  # "auto", "local", or none
@@ -114,12 +115,12 @@ def _reach(address: str | None) -> None:
         socket.create_connection((host, int(port)), timeout=10).close()
     except (OSError, ValueError, OverflowError) as error:
         raise LZPenaltyError(
-            f"Ray address {address!r}: cannot be reached ({error}); give HOST:PORT of its head."
+            f"Ray address {address!r}: cannot be reached ({error}); give HOST:PORT of the cluster's head."
         ) from None
 
 
-def _rows(pieces: list[Piece], what: Scan) -> Iterator[dict[str, Any]]:
-    """What the cluster says of the pieces, in their order; each row a line of JSON."""
+def _rows(pieces: list[Piece], settings: Scan) -> Iterator[dict[str, Any]]:
+    """Yield the cluster's results of the pieces, in their order."""
     import ray.data
 
     items = [
@@ -127,27 +128,27 @@ def _rows(pieces: list[Piece], what: Scan) -> Iterator[dict[str, Any]]:
         for one in pieces
     ]
     data = ray.data.from_items(items, override_num_blocks=min(len(items), MAX_TASKS))
-    results = data.flat_map(lambda item: _examine(item["path"], item["start"], item["size"], what))
+    results = data.flat_map(lambda item: _examine(item["path"], item["start"], item["size"], settings))
     results.context.execution_options.preserve_order = True
     results.context.enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     return (json.loads(row["result"]) for row in results.iter_rows())
 
 
-def _examine(path: str, start: int, size: int, what: Scan) -> Iterator[dict[str, str]]:
-    """The results of one piece, and after them how many lines it has; runs on the cluster."""
+def _examine(path: str, start: int, size: int, settings: Scan) -> Iterator[dict[str, str]]:
+    """Yield the results of one piece and then its number of lines, each as JSON. Runs on the cluster."""
     line = 0
-    for record in read(path, what.reading, span=None if start < 0 else Span(start, start + size)):
+    for record in read(path, settings.reading, span=None if start < 0 else Span(start, start + size)):
         line = record.line or 0
         if isinstance(record, Problem) or not record.blank:
-            yield {"result": json.dumps(asdict(examine(record, what)))}
+            yield {"result": json.dumps(asdict(examine(record, settings)))}
     yield {"result": json.dumps({"lines": line})}
 
 
 def _ordered(
     rows: Iterator[dict[str, Any]], pieces: list[Piece], tick: Callable[[int], Any] | None
 ) -> Iterator[Document | Problem]:
-    """The results, with files as they were named and lines counted from their beginning."""
+    """Yield the results with the given file names and with lines counted from the beginning of each file."""
     done = before = 0
     for row in rows:
         if "lines" not in row:

@@ -1,6 +1,6 @@
-"""Documents from files, one at a time: text, JSON lines and Parquet, also compressed. Reads and decodes, judges nothing.
+"""Read documents from files, one at a time: text, JSON lines and Parquet, also compressed.
 
-Whatever cannot be read is a `Problem` that names the file and the line, and reading goes on after it.
+A document that cannot be read becomes a `Problem` with the file and the line, and reading continues after it.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ MAX_RECORD = 8 * 2**20
 STDIN = "-"
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
 BOM = b"\xef\xbb\xbf"
-# What a file that is missing, forbidden, broken or cut short raises; pyarrow's errors are among them.
+# Errors of a file that is missing, forbidden, broken or cut short; pyarrow's errors are among them.
 READ_ERRORS = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
-AT_ONCE = 64  # times the largest record: what may be decoded of a Parquet file at once
-XZ_MEMORY = 256 * 2**20  # for the history of an .xz file; `xz -9` takes 65 MiB
+AT_ONCE = 64  # times `max_record`: how many bytes of a Parquet file may be decoded at once
+XZ_MEMORY = 256 * 2**20  # for the history of an .xz file; `xz -9` needs 65 MiB
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that could not be read, and why.
+    """A file, line or row that could not be read, and why.
 
     Args:
         source: the file.
-        line: line of a text or JSON lines file, row of a Parquet file, from 1; `None` where it is the whole file.
+        line: the line, or the row of a Parquet file, from 1; `None` for the whole file.
         message: what is wrong and what to do.
     """
 
@@ -65,7 +65,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Record:
-    """A document as it was read: bytes of a whole file or a line of JSON, the text of a Parquet row; see `decode`."""
+    """A document before `decode`: the bytes of a file or of a JSON line, or the text of a Parquet row."""
 
     source: str
     line: int | None
@@ -73,18 +73,18 @@ class Record:
 
     @property
     def blank(self) -> bool:
-        """Whether it is an empty line, which is no document."""
+        """Whether this is an empty line, which does not count as a document."""
         return self.line is not None and isinstance(self.data, bytes) and not self.data.strip()
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How to read.
+    """How to read documents.
 
     Args:
         format: `text` (one document per file), `jsonl`, `parquet`, or `auto`: by the file's name, else text.
-        field: where the text is in a JSON line or a Parquet row; dots go into objects, numbers into lists.
-        max_record: bytes of a text file, of a JSON line with all its fields, or of a text in a Parquet file.
+        field: the path of the text in a JSON line or a Parquet row: names of fields and indices of lists, with dots.
+        max_record: the largest allowed size in bytes of a text file, a whole JSON line, or a text in a Parquet file.
     """
 
     format: str = "auto"
@@ -95,24 +95,24 @@ class Reading:
         choice("auto", "text", "jsonl", "parquet")("format", self.format)
         integer(1, 2**30)("max_record", self.max_record)
         if not isinstance(self.field, str) or not all(map(_is_part, self.field.split("."))) or len(self.field) > 1_000:
-            raise bad_value("field", self.field, "a name, or names and numbers with dots between, as choices.0.text")
+            raise bad_value("field", self.field, "names and numbers separated by dots, such as text or choices.0.text")
 
 
 def _is_part(part: str) -> bool:
-    """Whether this can be a part of a field: no number with two signs, which is a slip of the finger."""
+    """Return whether this can be a part of a field's path; a number with two minus signs is a typing error."""
     return bool(part) and not (part.startswith("--") and part.lstrip("-").isdecimal())
 
 
 @dataclass(frozen=True)
 class Span:
-    """The lines of a JSON lines file that begin in these bytes; their numbers then count from the first of them."""
+    """A range of bytes of a JSON lines file: the lines that begin in it. Line numbers count from the first of them."""
 
     start: int
     end: int
 
 
 def format_of(source: str, format: str = "auto") -> tuple[str, str]:
-    """How a file is written, by its name: the format and the compression, which may be empty.
+    """Return the format and the compression of a file by its name; the compression may be empty.
 
     >>> format_of("outputs.jsonl.gz"), format_of("answer.md"), format_of("-", "jsonl")
     (('jsonl', '.gz'), ('text', ''), ('jsonl', ''))
@@ -127,11 +127,13 @@ def format_of(source: str, format: str = "auto") -> tuple[str, str]:
 def read(
     source: str, reading: Reading, *, tick: Callable[[int], Any] | None = None, span: Span | None = None
 ) -> Iterator[Record | Problem]:
-    """The documents of a file, or of standard input for `-`.
+    """Yield the documents of a file, or of standard input for `-`.
 
     Args:
+        source: the file.
+        reading: how to read it.
         tick: called with the number of bytes read from the file since the last call.
-        span: read these lines only, blank ones too, so that they can be counted.
+        span: read only these lines. Blank lines are included, so that the caller can count lines.
     """
     kind, compression = format_of(source, reading.format)
     records = {"text": _text, "jsonl": _lines, "parquet": _rows}[kind]
@@ -143,12 +145,12 @@ def read(
                     last = record
                     yield record
     except MemoryError:
-        yield Problem(source, None, "needs more memory than there is.")
+        yield Problem(source, None, "not enough memory.")
     except READ_ERRORS as error:
-        yield Problem(source, _after(last), f"cannot be read{' on' if last else ''}: {_reason(error)}.")
+        yield Problem(source, _after(last), f"cannot be read{' further' if last else ''}: {_reason(error)}.")
     else:
         if last is None and span is None:
-            yield Problem(source, None, "holds no documents." if kind != "text" else "is empty.")
+            yield Problem(source, None, "contains no documents." if kind != "text" else "is empty.")
 
 
 def _after(last: Record | Problem | None) -> int | None:
@@ -162,7 +164,7 @@ def _reason(error: Exception) -> str:
 
 
 class _Counted(io.RawIOBase):
-    """A file that says how much of it was read."""
+    """A file that reports how many bytes were read."""
 
     def __init__(self, file: IO[bytes], tick: Callable[[int], Any]) -> None:
         self._file, self._tick = file, tick
@@ -203,7 +205,7 @@ def _zstd(stream: IO[bytes]) -> IO[bytes]:
 
 
 class _Xz(io.RawIOBase):
-    """An .xz file; `lzma.open` takes as much memory as the file's header asks for, up to 4 GB."""
+    """An .xz file with a memory limit; `lzma.open` allocates what the file's header requests, up to 4 GB."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream, self._decoder = stream, self._new()
@@ -218,7 +220,7 @@ class _Xz(io.RawIOBase):
         data = b""
         while not data:
             given = b""
-            if self._decoder.eof:  # another one may follow, after zeros
+            if self._decoder.eof:  # another stream may follow, after zero bytes
                 given = self._decoder.unused_data.lstrip(b"\0")
                 while not given:
                     more = self._stream.read(2**16)
@@ -274,7 +276,7 @@ def _lines(stream: IO[bytes], source: str, reading: Reading, span: Span | None) 
 
 
 def _go_to(stream: IO[bytes], start: int) -> int:
-    """Go to the first line that begins at `start` or after it."""
+    """Move to the first line that begins at or after `start`."""
     if not start:
         return 0
     stream.seek(start - 1)
@@ -282,7 +284,7 @@ def _go_to(stream: IO[bytes], start: int) -> int:
 
 
 def _skip_line(stream: IO[bytes]) -> int:
-    """Go to the next line in small steps; returns how many bytes that was."""
+    """Skip to the next line in small steps and return the number of bytes skipped."""
     skipped = 0
     while part := stream.readline(2**20):
         skipped += len(part)
@@ -310,19 +312,20 @@ def _not_utf8(byte: int) -> str:
 
 
 def _no_text(kind: str | None, reading: Reading, fields: str) -> str:
-    said = "there is no" if kind is None else f"{kind}, not text, in"
-    return f"{said} field {reading.field!r} ({fields}); choose one with --field."
+    if kind is None:
+        return f"there is no field {reading.field!r} ({fields}); choose one with --field."
+    return f"field {reading.field!r} contains {kind}, not text ({fields}); choose another with --field."
 
 
 def decode(record: Record, reading: Reading) -> str | Problem:
-    """The text of a document, or what is wrong with it."""
+    """Return the text of a document, or the problem with it."""
     if isinstance(record.data, str):
         return record.data
     found = parse(record)
     if isinstance(found, Problem):
         return found
     if record.line is None:
-        return found.removesuffix("\r\n" if found.endswith("\r\n") else "\n")  # it ends the file, not the text
+        return found.removesuffix("\r\n" if found.endswith("\r\n") else "\n")  # the line end of the file
     text = dig(found, reading.field)
     if not isinstance(text, str):
         kind = None if text is None else type(text).__name__
@@ -331,7 +334,7 @@ def decode(record: Record, reading: Reading) -> str | Problem:
 
 
 def parse(record: Record) -> Any | Problem:
-    """What a line of JSON says, or the text of a whole file; or what is wrong with it."""
+    """Return the value of a JSON line or the text of a whole file, or the problem with it."""
     data = record.data
     assert isinstance(data, bytes)  # a row of a Parquet file needs no parsing
     try:
@@ -344,16 +347,16 @@ def parse(record: Record) -> Any | Problem:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        return Problem(record.source, record.line, f"no JSON: {_reason(error)}.")
+        return Problem(record.source, record.line, f"not JSON: {_reason(error)}.")
 
 
 def fields_of(found: Any) -> str:
-    """The names of an object's fields, for a message."""
-    return f"its fields: {', '.join(map(str, found))[:100]}" if isinstance(found, dict) else "it is no object"
+    """Return the names of an object's fields, for a message."""
+    return f"its fields: {', '.join(map(str, found))[:100]}" if isinstance(found, dict) else "it is not an object"
 
 
 def dig(found: Any, field: str) -> Any:
-    """What is at a path such as `choices.0.message.content`; `None` if there is nothing."""
+    """Return the value at a path such as `choices.0.message.content`, or `None`."""
     for name in field.split("."):
         if isinstance(found, dict):
             found = found.get(name)

@@ -1,18 +1,18 @@
-"""All maximal runs of a sequence in O(n log n) comparisons: no hashing, nothing probabilistic. Compiled if Numba is there.
+"""Find all maximal runs of a sequence in O(n log n) comparisons, without hashing. Compiled if Numba is installed.
 
-A run is a maximal stretch with s[i] == s[i - p]. Periods are taken in scales [first, last]. A run of
-such a period that is long enough to count contains one of the anchors 0, step, 2 * step, ..., so it is enough to look
-at each anchor `a` for periods p with
+A run is a maximal stretch with s[i] == s[i - p]. Periods are searched in scales [first, last]. A run with a period of
+the scale that is long enough to count contains one of the anchors 0, step, 2 * step, ..., so it is enough to compute
+for each anchor `a` and period p
 
     ahead[p] = how far s[a:] equals s[a + p:]              (Z-function)
-    back[p]  = how far s[:a] equals s[:a + p], backwards   (left out where ahead alone shows two copies)
+    back[p]  = how far s[:a] equals s[:a + p], backwards   (not needed if ahead alone shows two copies)
 
-The stretch from a - back[p] to a + p + ahead[p] has period p. Both are looked at in a window of a few `last` items
-around the anchor; only a stretch of two copies or more that touches the window's edge is followed further, once.
+The stretch from a - back[p] to a + p + ahead[p] has period p. Both are computed in a window of a few times `last` items
+around the anchor. Only a stretch of at least two copies that touches the window's edge is extended further, once.
 
-A multiple q of a primitive period p gives the very same stretch. Conversely, two periods of the same stretch of
-2q >= p + q items have their greatest common divisor as a period (Fine and Wilf): q is a multiple of p. So a stretch that
-was seen at this anchor already, with a smaller period, is not primitive.
+A multiple q of a primitive period p gives the same stretch. Conversely, if two periods p < q belong to the same stretch
+of 2q >= p + q items, their greatest common divisor is a period too (Fine and Wilf), so q is a multiple of p. A stretch
+that was already seen at this anchor with a smaller period is therefore not primitive.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ def _compiled(function: Any) -> Any:
 
 
 def find_runs(items: np.ndarray, min_copies: float, min_length: int) -> list[tuple[int, int, int]]:
-    """(start, period, end) of every run with its smallest period, in no particular order.
+    """Return (start, period, end) of every run with its smallest period, in no particular order.
 
     Args:
         items: one-dimensional, of any integer type.
-        min_copies: (end - start) / period is at least this; at least 2.
-        min_length: end - start is at least this.
+        min_copies: the least (end - start) / period; at least 2.
+        min_length: the least end - start.
     """
     largest = min(len(items), int(len(items) / min_copies) + 1)
     work = np.zeros((4, largest + 2), dtype=np.int64)
     if COMPILED:
-        kind = items.dtype if items.dtype in (np.uint8, np.uint32) else np.int64  # each is compiled by itself
+        kind = items.dtype if items.dtype in (np.uint8, np.uint32) else np.int64  # each type is compiled separately
         items = np.ascontiguousarray(items, dtype=kind).view()
         items.flags.writeable = False
         return _find_runs(items, min_copies, min_length, largest, *work)
@@ -60,13 +60,13 @@ def _find_runs(s, min_copies, min_length, largest, ahead, back, own, ends):
     first, last = 1, max(1, int(min_length / min_copies))
     while first <= largest:
         last = min(last, largest)
-        # By how much a run that counts exceeds two copies (one copy) at least: as far apart may the anchors be.
+        # Anchors may be as far apart as a run that counts exceeds two copies (one copy) at least.
         one_sided = two_sided = len(s)
         for period in range(first, last + 1):
             least = max(int(min_copies * period), min_length)
             one_sided = min(one_sided, least - 2 * period + 1)
             two_sided = min(two_sided, least - period + 1)
-        backwards = 3 * one_sided < two_sided  # looking back as well takes three times as long per anchor
+        backwards = 3 * one_sided < two_sided  # searching backwards too takes three times as long per anchor
         step = two_sided if backwards else one_sided
         _scan(s, first, last, step, backwards, min_copies, min_length, ahead, back, own, ends, found)
         first, last = last + 1, 2 * (last + 1)
@@ -75,7 +75,7 @@ def _find_runs(s, min_copies, min_length, largest, ahead, back, own, ends):
 
 @_compiled
 def _scan(s, first, last, step, backwards, min_copies, min_length, ahead, back, own, ends, found):
-    """One scale: the runs of the periods from first to last."""
+    """Find the runs of one scale: those with a period from first to last."""
     n = len(s)
     seen = [(0, 0)]
     for a in range(0, n - first + 1, step):
@@ -85,10 +85,10 @@ def _scan(s, first, last, step, backwards, min_copies, min_length, ahead, back, 
             low = max(0, a - min(step, last))  # the first anchor in a run is less than a step from its start
             _match_back(s, low, a, periods, own, back)
         seen.clear()
-        left = right = a  # s[left:right], the rightmost stretch known to equal the beginning of s[a:]
+        left = right = a  # s[left:right] is the rightmost stretch that is known to equal a prefix of s[a:]
         for period in range(1, periods + 1):
             i = a + period
-            if i >= right and not backwards and (i >= n or s[i] != s[a]):  # most of ordinary text
+            if i >= right and not backwards and (i >= n or s[i] != s[a]):  # the usual case in ordinary text
                 ahead[period] = 0
                 continue
             length = min(right - i, ahead[i - left]) if i < right else 0
@@ -97,25 +97,25 @@ def _scan(s, first, last, step, backwards, min_copies, min_length, ahead, back, 
             if i + length > right:
                 left, right = i, i + length
             ahead[period] = length
-            behind = back[period] if backwards else 0
-            if behind + length < period:
+            before = back[period] if backwards else 0
+            if before + length < period:
                 continue
-            begin, end = a - behind, i + length
+            begin, end = a - before, i + length
             if (begin, end) in seen:
                 continue
             seen.append((begin, end))
             if period >= first and i > ends[period]:
                 _follow(s, period, begin, end, min_copies, min_length, ends, found)
-            if begin == low and end == high:  # all further periods of the window are multiples
+            if begin == low and end == high:  # all larger periods of the window are multiples
                 break
 
 
 @_compiled
 def _match_back(s, low, a, periods, own, back):
-    """back[p] for p = 1 .. periods: how far s[low:a] and s[low:a + p] are equal, from their ends backwards."""
+    """Set back[p] for p = 1 .. periods to how many items at the ends of s[low:a] and s[low:a + p] are equal."""
     m = a - low
     left = right = 0
-    for i in range(1, m):  # own[i]: the same for s[low:a] and s[low:a - i]
+    for i in range(1, m):  # own[i]: how many items at the ends of s[low:a] and s[low:a - i] are equal
         length = 0
         if i < right:
             length = min(right - i, own[i - left])
@@ -140,7 +140,7 @@ def _match_back(s, low, a, periods, own, back):
 
 @_compiled
 def _follow(s, period, begin, end, min_copies, min_length, ends, found):
-    """Extend a stretch to its run; remember where the last run of this period ends; keep it if it counts."""
+    """Extend a stretch to its run, store where the last run of this period ends, and keep the run if it counts."""
     while begin > 0 and s[begin - 1] == s[begin - 1 + period]:
         begin -= 1
     while end < len(s) and s[end] == s[end - period]:

@@ -1,7 +1,7 @@
-"""Substrings that recur anywhere: the paper's literal criterion, `paper20`.
+"""Find substrings that recur anywhere: the paper's literal criterion, `paper20`.
 
-The paper calls a text degenerate that has a substring of at least 3 characters which occurs at least 20 times. Taken
-literally, that holds for most long texts (" the "): here it can be reproduced, and seen. For loops, use `tandem`.
+The paper calls a text degenerate if a substring of at least 3 characters occurs at least 20 times. Taken literally,
+this is true for most long texts (" the "). This module reproduces that criterion. To find loops, use `tandem`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["RepeatedSubstring", "paper20", "repeated_substrings"]
 
 MIN_LENGTH = 3
 MIN_COUNT = 20
-FIRST_LOOK = 4096  # items that are counted before more are
+FIRST_LOOK = 4096  # items that are counted first; each further attempt counts twice as many
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class RepeatedSubstring:
     """A substring and how often it occurs.
 
     Args:
-        substring: of the kind that was searched: `str`, `bytes`, or a tuple of ints.
-        count: occurrences; they may overlap.
-        start: the first of them.
+        substring: a `str` or `bytes` if one was searched, else a tuple of ints.
+        count: the number of occurrences, which may overlap.
+        start: the position of the first occurrence.
     """
 
     substring: str | bytes | tuple[int, ...]
@@ -41,14 +41,14 @@ class RepeatedSubstring:
 
     @property
     def length(self) -> int:
-        """Items of the substring."""
+        """The number of items in the substring."""
         return len(self.substring)
 
 
 def paper20(text: Items, min_length: int = MIN_LENGTH, min_count: int = MIN_COUNT) -> bool:
-    """Whether `repeated_substrings` would find anything; needs NumPy alone.
+    """Return whether `repeated_substrings` would find anything; needs only NumPy.
 
-    A substring cannot occur more often than its own beginning does: counting those of just `min_length` is enough.
+    A substring cannot occur more often than its prefix, so it is enough to count substrings of length `min_length`.
 
     >>> paper20("she said that the " * 5), paper20("she said that the " * 20)
     (False, True)
@@ -56,7 +56,7 @@ def paper20(text: Items, min_length: int = MIN_LENGTH, min_count: int = MIN_COUN
     min_length, min_count = _checked(min_length, min_count)
     items = as_array(text)
     size = FIRST_LOOK
-    while size < len(items):  # most texts that have one have it early
+    while size < len(items):  # in most texts that have one, it is near the beginning
         if _most_frequent(items[:size], min_length) >= min_count:
             return True
         size *= 2
@@ -66,16 +66,16 @@ def paper20(text: Items, min_length: int = MIN_LENGTH, min_count: int = MIN_COUN
 def repeated_substrings(
     text: Items, min_length: int = MIN_LENGTH, min_count: int = MIN_COUNT, *, limit: int = 100
 ) -> list[RepeatedSubstring]:
-    """Substrings of at least `min_length` items that occur at least `min_count` times, the most repetitive first.
+    """Return substrings of at least `min_length` items that occur at least `min_count` times, most repetitive first.
 
-    Occurrences may overlap: "aaaa" holds "aa" three times. Only maximal substrings are given: each longer one occurs
-    less often. Linear time, from a suffix array (the library pydivsufsort) and its common prefixes.
+    Occurrences may overlap: "aaaa" contains "aa" three times. Only maximal substrings are returned: no longer substring
+    occurs as often. Takes linear time with a suffix array (the library pydivsufsort) and its common prefixes.
 
     Args:
         text: a `str` (by code points), `bytes` or token ids.
-        min_length: of the substring.
-        min_count: of its occurrences, at least 2.
-        limit: how many are returned, those with the largest count * length; an empty list says that there are none.
+        min_length: the least length of the substring.
+        min_count: the least number of occurrences, at least 2.
+        limit: how many are returned: those with the largest count * length.
 
     Raises:
         BackendUnavailableError: pydivsufsort is not installed.
@@ -109,13 +109,13 @@ def _checked(min_length: int, min_count: int) -> tuple[int, int]:
 
 
 def _suffix_array(items: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Where the suffixes begin, in their order, and how many items each has in common with the next."""
+    """Return the suffix array and, for each suffix, the length of the prefix that it shares with the next one."""
     try:
         from pydivsufsort import divsufsort, kasai
     except ImportError:
         raise BackendUnavailableError(
             "repeated_substrings needs the library pydivsufsort, which is not installed: "
-            "pip install 'lz-penalty[detect]'. paper20 says without it whether there are any."
+            "pip install 'lz-penalty[detect]'. paper20 works without it and says whether there are any."
         ) from None
     writable = np.array(items, dtype=items.dtype if items.dtype in (np.uint8, np.uint32) else np.int64)
     suffixes = divsufsort(writable)
@@ -129,10 +129,10 @@ def _maximal(
     min_length: int,
     min_count: int,
 ) -> Iterator[tuple[int, int, int]]:
-    """(length, first, end): the suffixes from first to end - 1 begin with the same `length` items, and no more.
+    """Yield (length, first, end): the suffixes from first to end - 1 share a prefix of exactly `length` items.
 
-    These are the inner nodes of the suffix tree. Where the item before all of them is the same too, the substring could
-    be extended to the left: left out.
+    These are the inner nodes of the suffix tree. If the same item precedes all of them, the substring can be extended to
+    the left, and the node is left out.
     """
     before = np.where(suffixes > 0, items[suffixes - 1].astype(np.int64), -1 - np.arange(len(items)))
     changes = np.concatenate(([0], np.cumsum(before[1:] != before[:-1]))).tolist()
@@ -148,12 +148,12 @@ def _maximal(
 
 
 def _most_frequent(items: npt.NDArray[Any], size: int) -> int:
-    """How often the most frequent of the substrings of this size occurs."""
+    """Return how often the most frequent substring of this size occurs."""
     if len(items) < size:
         return 0
     names = np.unique(items, return_inverse=True)[1]
     width = 1
-    while width < size:  # names of longer substrings from those of two shorter ones
+    while width < size:  # number longer substrings by the numbers of two shorter ones
         step = min(width, size - width)
         names = np.unique(names[:-step] * len(items) + names[step:], return_inverse=True)[1]
         width += step

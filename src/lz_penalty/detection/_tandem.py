@@ -1,8 +1,7 @@
-"""Tandem repeats: copies of one unit that stand side by side (the criterion `tandem`).
+"""Find tandem repeats: adjacent copies of one unit (the criterion `tandem`).
 
-That the end of a text occurred before says little: names, phrases and table rows do. Copies without anything between
-them are what a loop looks like. `lz_penalty.loops` answers the same question for the end of a sequence only, `runs`
-holds the algorithm.
+Names, phrases and table rows occur again in ordinary text; adjacent copies are typical of loops. `_runs` contains the
+algorithm. `lz_penalty.loops` looks at the end of a sequence only.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ MAX_ITEMS = 2**31 - 1
 DEGENERATE_COPIES = 20  # the paper's threshold
 LOOP_COPIES = 5
 LOOP_LENGTH = 60
-ENDLESS_TOKENS = 80  # these three: docs/detection.md
+ENDLESS_TOKENS = 80  # docs/detection.md explains this and the next value
 ENDLESS_CHARACTERS = 300
-STOP_LENGTH = 480  # items of a run for which a text is cut off; what follows is not known yet, so it must be long
+STOP_LENGTH = 480  # items of a run that stops a stream; long, because a stopped stream cannot recover
 
 Items = Sequence[int] | npt.NDArray[np.integer[Any]] | str | bytes
 
@@ -45,12 +44,12 @@ class Repetition:
     """A stretch of adjacent copies of one unit.
 
     Args:
-        start: where its first copy begins.
-        period: length of the unit; the smallest period of the stretch, so that the unit is not a repetition itself.
-        length: items of the whole stretch; the last copy may be cut short.
-        copies: length / period, not floored.
+        start: where the first copy begins.
+        period: length of the unit. It is the smallest period, so the unit is not a repetition itself.
+        length: items of the whole stretch; the last copy may be incomplete.
+        copies: length / period, not rounded down.
         coverage: length / length of the sequence; 0 to 1.
-        unit: the first copy: a `str` or `bytes` for those, a tuple of ints for token ids.
+        unit: the first copy: a `str` or `bytes` if one was searched, else a tuple of ints.
     """
 
     start: int
@@ -64,9 +63,7 @@ class Repetition:
 def find_repetition(
     sequence: Items, *, min_copies: float = LOOP_COPIES, min_length: int = LOOP_LENGTH, at_end: bool = False
 ) -> Repetition | None:
-    """The longest of `find_repetitions`: ties go to the earliest.
-
-    Takes the same arguments. Returns `None` where no stretch has that many copies and items.
+    """Return the longest stretch of `find_repetitions`, or `None`; ties go to the earliest. Takes the same arguments.
 
     >>> find_repetition([9, 1, 2, 3, 1, 2, 3, 1, 2, 7], min_copies=2, min_length=6)
     Repetition(start=1, period=3, length=8, copies=2.6666666666666665, coverage=0.8, unit=(1, 2, 3))
@@ -84,25 +81,25 @@ def find_repetition(
 def find_repetitions(
     sequence: Items, *, min_copies: float = LOOP_COPIES, min_length: int = LOOP_LENGTH, at_end: bool = False
 ) -> list[Repetition]:
-    """All stretches of adjacent copies of one unit that cannot be made longer, in the order of their starts.
+    """Return all maximal stretches of adjacent copies of one unit, in the order of their starts.
 
     The definition:
 
         for period in 1 .. n:
             for every maximal stretch with sequence[i] == sequence[i - period], the first copy included:
                 if length / period >= min_copies and length >= min_length and it has no smaller period:
-                    it is one of them
+                    return it
 
-    Two of them may overlap, by less than the sum of their periods. Takes O(n log n) steps for any input: compiled where
-    Numba is installed, about a hundred times slower but the same without it.
+    Two stretches may overlap by less than the sum of their periods. Takes O(n log n) steps for any input. Without Numba
+    the result is the same, but the search is about a hundred times slower.
 
     Args:
         sequence: token ids (any one-dimensional sequence of ints, an array or tensor), a `str`, compared by code points,
             or `bytes`.
-        min_copies: a real number, at least 2; the last copy counts by the part of it that is there. Below 3 the search
-            takes several times as long.
-        min_length: items that the stretch must have in all.
-        at_end: only stretches that reach the end of the sequence: what follows the others has ended them.
+        min_copies: a real number, at least 2; an incomplete last copy counts as a fraction. Below 3 the search takes
+            several times as long.
+        min_length: the least number of items in the stretch.
+        at_end: whether the stretch must reach the end of the sequence.
 
     >>> [(r.start, r.length, r.unit) for r in find_repetitions("-----+-----+-----", min_copies=2, min_length=5)]
     [(0, 17, '-----+'), (0, 5, '-'), (6, 5, '-'), (12, 5, '-')]
@@ -125,7 +122,7 @@ def _runs(sequence: Items, min_copies: float, min_length: int, at_end: bool) -> 
 
 
 def make_repetition(sequence: Any, start: int, period: int, end: int) -> Repetition:
-    """The run of this period from start to end."""
+    """Return the run of this period from start to end."""
     unit = sequence[start : start + period]
     return Repetition(
         start=start,
@@ -138,9 +135,9 @@ def make_repetition(sequence: Any, start: int, period: int, end: int) -> Repetit
 
 
 def is_degenerate(sequence: Items) -> bool:
-    """Whether some unit stands there 20 times or more in a row: the paper's threshold, meant for token ids.
+    """Return whether some unit occurs at least 20 times in a row: the paper's threshold, meant for token ids.
 
-    A unit of one item counts: a rule of twenty dashes is degenerate, if each dash is an item.
+    A unit may have one item: a line of twenty dashes is degenerate if each dash is an item.
 
     >>> is_degenerate([3, 1] * 20), is_degenerate([3, 1] * 19)
     (True, False)
@@ -149,7 +146,7 @@ def is_degenerate(sequence: Items) -> bool:
 
 
 def is_loop(sequence: Items) -> bool:
-    """Whether some unit stands there 5 times or more in a row and fills 60 items or more, meant for token ids.
+    """Return whether some unit occurs at least 5 times in a row and fills at least 60 items; meant for token ids.
 
     >>> is_loop(list(range(12)) * 5), is_loop([3, 1] * 5)
     (True, False)
@@ -158,10 +155,10 @@ def is_loop(sequence: Items) -> bool:
 
 
 def is_endless(sequence: Items) -> bool:
-    """Whether the sequence ends inside a loop: 5 copies or more, up to its end, of 80 token ids or 300 characters.
+    """Return whether the sequence ends inside a loop: at least 5 copies that fill 80 token ids or 300 characters.
 
-    The verdict `tandem`. A table, a matrix or a list may repeat as much, but is closed; a loop runs until it is cut off.
-    The numbers are chosen so that nothing legitimate in the labelled set is flagged (docs/detection.md).
+    This is the verdict `tandem`. A table, a matrix or a list may repeat as much, but it ends; a loop runs until the limit.
+    With these thresholds no legitimate text of the labelled set is flagged (docs/detection.md).
 
     >>> is_endless("[" + "0, " * 200), is_endless("[" + "0, " * 200 + "0]")
     (True, False)
@@ -171,7 +168,7 @@ def is_endless(sequence: Items) -> bool:
 
 
 def as_array(sequence: Items) -> npt.NDArray[Any]:
-    """One number per item: code points of a `str`, bytes, or the ids themselves."""
+    """Return one number per item: code points of a `str`, bytes, or the ids themselves."""
     if isinstance(sequence, str):
         if sequence.isascii():
             return np.frombuffer(sequence.encode("ascii"), dtype=np.uint8)
@@ -180,7 +177,7 @@ def as_array(sequence: Items) -> npt.NDArray[Any]:
         return np.frombuffer(sequence, dtype=np.uint8)
     try:
         items = np.asarray(sequence)
-    except (TypeError, ValueError, RuntimeError):  # ragged lists; tensors on another device
+    except (TypeError, ValueError, RuntimeError):  # lists of unequal lists; tensors on another device
         items = np.empty(0, dtype=object)
     else:
         if items.shape == (0,):

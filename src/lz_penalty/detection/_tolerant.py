@@ -1,6 +1,6 @@
-"""Copies that are not quite copies: they count (`counter`), or a word changes now and then (`edited`).
+"""Find copies that are not exactly equal: they contain counters (`counter`), or a word changes (`edited`).
 
-Both are verdicts of their own; `tandem` stays exact. Both read text: token ids need a function that decodes one of them.
+Both criteria read text: for token ids, give a function that decodes one id.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class NearCopies:
-    """A stretch of adjacent copies that are not quite equal.
+    """A stretch of adjacent copies that are not exactly equal.
 
     Args:
-        start: where its first copy begins, in the sequence's own items.
-        end: where it ends, exclusive; the last copy may be cut short.
-        copies: how many, not floored.
+        start: where the first copy begins, counted in the sequence's items.
+        end: where the stretch ends, exclusive; the last copy may be incomplete.
+        copies: the number of copies, not rounded down.
         coverage: (end - start) / length of the sequence; 0 to 1.
         unit: the text of the first copy.
     """
@@ -45,16 +45,16 @@ class NearCopies:
     unit: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the fields as plain data."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class CounterRun(NearCopies):
-    """Copies that differ by counters alone.
+    """Copies that differ only by counters.
 
     Args:
-        steps: by how much each number of the unit grows from copy to copy; 0 for one that stays.
+        steps: by how much each number of the unit grows from copy to copy; 0 for a constant number.
     """
 
     steps: tuple[int, ...]
@@ -65,7 +65,7 @@ class EditedRun(NearCopies):
     """Copies in which a few words change.
 
     Args:
-        edits: words that differ from the word one copy before.
+        edits: the number of words that differ from the same word one copy earlier.
     """
 
     edits: int
@@ -79,9 +79,9 @@ def find_counter(
     at_end: bool = True,
     decode: Callable[[int], str] | None = None,
 ) -> CounterRun | None:
-    """The longest stretch of adjacent copies that differ by counters alone: "Step 17: again. Step 18: again. ...".
+    """Return the longest stretch of adjacent copies that differ only by counters: "Step 17: again. Step 18: again. ...".
 
-    The definition, on the text with every number (see `numerals`) replaced by one symbol, `value` being its number:
+    The definition, on the text with every number (see `numerals`) replaced by one symbol, where `value` is its number:
 
         for begin, end, p such that p is the smallest period of text[begin:end] and (end - begin) / p >= min_copies:
             numbers grow steadily:  value[i] - value[i - p] == value[i - p] - value[i - 2 * p]
@@ -90,16 +90,16 @@ def find_counter(
             and it cannot be longer on either side
             found = longest in characters, then earliest
 
-    A number that ends the text may be cut short: it is not compared.
+    A number at the end of the text may be incomplete, so it is not compared.
 
-    It flags every list that counts steadily and says nothing else; whether that was wanted, it cannot know.
+    This criterion also flags a list that somebody asked for, if it counts steadily and contains nothing else.
 
     Args:
         sequence: a `str`, ASCII `bytes`, or token ids with `decode`.
-        min_copies: at least 3, so that a step is seen twice.
-        min_length: items of the stretch; 300 characters or bytes, 80 token ids.
+        min_copies: at least 3, so that a step occurs twice.
+        min_length: the least number of items; by default 300 characters or bytes, or 80 token ids.
         at_end: whether the stretch must reach the end of the sequence.
-        decode: the text of one token id.
+        decode: a function that returns the text of one token id.
 
     >>> found = find_counter("".join(f"Step {i}: check it again. " for i in range(17, 40)))
     >>> found.unit, found.steps, found.copies
@@ -144,30 +144,30 @@ def find_edited(
     at_end: bool = True,
     decode: Callable[[int], str] | None = None,
 ) -> EditedRun | None:
-    """The longest stretch of adjacent copies in which at most so many words differ from one copy to the next.
+    """Return the longest stretch of adjacent copies in which few words differ from one copy to the next.
 
-    The definition, on the text's words, punctuation and space left aside:
+    The definition, on the text's words without punctuation and spaces:
 
         for p in 1 .. max_period:
             for begin, end such that in every p words in a row, all in begin + p .. end - 1,
                     word[i] != word[i - p] for at most max_edits * p of them
                 and word[begin + p] == word[begin], word[end - 1] == word[end - 1 - p]
                 and it cannot be longer on either side
-                and (end - begin) / p >= min_copies and some word in it differs from the one p before
+                and (end - begin) / p >= min_copies and some word in it differs from the word p before it
                 found = longest in characters, then earliest, then smallest p
 
-    The last word of the text may be cut short: it counts as equal. A word that is inserted or left out shifts all that
-    follow, so that such copies are not found.
+    The last word of the text may be incomplete, so it counts as equal. An inserted or missing word shifts all words
+    after it, so such copies are not found.
 
     Args:
         sequence: a `str`, ASCII `bytes`, or token ids with `decode`.
         min_copies: at least 2.
-        max_edits: share of a copy's words, 0.01 to 0.5; with 0.125 a copy must have eight words to change one.
-        max_period: words of a copy, at most 1,024; the time is proportional to it.
-        min_length: items of the stretch; 300 characters or bytes, 80 token ids.
-        at_end: whether the stretch must reach the end of the sequence: its last word, and after that only what
-            follows the word one copy before, or the beginning of it.
-        decode: the text of one token id.
+        max_edits: the largest share of a copy's words that may change, 0.01 to 0.5; 0.125 is one word in eight.
+        max_period: the largest number of words in a copy, at most 1,024; the time is proportional to it.
+        min_length: the least number of items; by default 300 characters or bytes, or 80 token ids.
+        at_end: whether the stretch must reach the end of the sequence. Characters after its last word must be equal to
+            those after the same word one copy earlier, or to the first of them.
+        decode: a function that returns the text of one token id.
 
     >>> found = find_edited("".join(f"It was {name} who said that it was late. " for name in ["Ann", "Bob"] * 8))
     >>> found.copies, found.edits, found.unit
@@ -211,19 +211,19 @@ def find_edited(
 
 
 class _Text(NamedTuple):
-    """A text, and where each token of it ends; no ends where its items are its characters."""
+    """A text and the end position of each token; `ends` is `None` if the items are characters."""
 
     text: str
     ends: list[int] | None
 
     def place(self, begin: int, end: int) -> tuple[int, int]:
-        """The items that hold these characters."""
+        """Return the range of items that contain these characters."""
         if self.ends is None:
             return begin, end
         return bisect_right(self.ends, begin), bisect_right(self.ends, end - 1) + 1
 
     def size(self, begin: int, end: int) -> int:
-        """How many items hold these characters."""
+        """Return how many items contain these characters."""
         first, last = self.place(begin, end)
         return last - first
 
@@ -234,7 +234,7 @@ def _text(sequence: Items, decode: Callable[[int], str] | None) -> _Text:
     if isinstance(sequence, bytes):
         return _Text(sequence.decode("latin-1"), None)
     if decode is None:
-        raise LZPenaltyError("decode = None: token ids must be given with a function from one id to its text.")
+        raise LZPenaltyError("decode = None: token ids need a function that returns the text of one id.")
     pieces = [decode(int(token)) for token in sequence]
     return _Text("".join(pieces), list(accumulate(map(len, pieces))))
 
@@ -249,15 +249,15 @@ def _min_length(given: int | None, text: _Text) -> int:
 
 
 def _steady(shape: Template, min_copies: float) -> list[tuple[int, int, int]]:
-    """All stretches of the template whose numbers grow steadily: begin, end, period; by begin."""
+    """Return begin, end and period of all stretches of the template whose numbers grow steadily, by begin."""
     places, values = shape.places, shape.values
     if len(places) and places[-1] == len(shape.items) - 1:
-        places, values = places[:-1], values[:-1]  # it may be cut short
+        places, values = places[:-1], values[:-1]  # the last number may be incomplete
     found = []
     for run in find_repetitions(shape.items, min_copies=min_copies, min_length=1):
         first, last, p = run.start, run.start + run.length, run.period
         low, second, high = np.searchsorted(places, (first, first + p, last))
-        each = second - low  # numbers in a copy: the one a copy before is so many numbers before
+        each = second - low  # numbers in a copy
         steps = values[second:high] - values[low : high - each]
         breaks = places[second + each : high][steps[each:] != steps[: max(0, len(steps) - each)]]
         changed = places[second:high][steps != 0]
@@ -270,7 +270,7 @@ def _steady(shape: Template, min_copies: float) -> list[tuple[int, int, int]]:
 
 
 def _steps(shape: Template, begin: int, period: int) -> tuple[int, ...]:
-    """How each number of the unit grows from the first copy to the second."""
+    """Return by how much each number of the unit grows from the first copy to the second."""
     first, second, third = np.searchsorted(shape.places, (begin, begin + period, begin + 2 * period))
     return tuple(int(step) for step in shape.values[second:third] - shape.values[first:second])
 
@@ -279,7 +279,7 @@ def _steps(shape: Template, begin: int, period: int) -> tuple[int, ...]:
 
 
 class _Words(NamedTuple):
-    """The words of a text: where each begins and ends, and a number for each different one."""
+    """The words of a text: where each begins and ends, and an id for each different word."""
 
     starts: array[int]
     ends: array[int]
@@ -297,16 +297,16 @@ def _split(text: str) -> _Words:
 
 
 def _ends_alike(text: str, words: _Words, period: int) -> bool:
-    """Whether the text ends in its last word as the copy before went on: nothing closes the last copy in its own way."""
+    """Return whether the characters after the last word also follow the same word one copy earlier."""
     return text[words.ends[-1 - period] : words.starts[-period]].startswith(text[words.ends[-1] :])
 
 
 def _alike(
     words: npt.NDArray[np.int64], period: int, allowed: int, min_copies: float, cut: bool
 ) -> Iterator[tuple[int, int, int]]:
-    """Begin, end and edits of every maximal stretch of nearly equal copies with this period.
+    """Yield begin, end and edits of every maximal stretch of nearly equal copies with this period.
 
-    Comparison c is between the words c and c + period. A window of `period` comparisons is good if few fail.
+    Comparison c compares the words c and c + period. A window of `period` comparisons is good if few fail.
     """
     differ = words[period:] != words[:-period]
     if cut:
@@ -316,7 +316,7 @@ def _alike(
     edges = np.flatnonzero(np.diff(np.concatenate(([False], good, [False])).astype(np.int8)))
     same = np.flatnonzero(~differ)
     for first, after in edges.reshape(-1, 2):
-        # Good windows begin at first .. after - 1; comparisons that fail at either end do not belong.
+        # Good windows begin at first .. after - 1. Failed comparisons at either end are cut off.
         inside = same[np.searchsorted(same, first) : np.searchsorted(same, after - 1 + period)]
         if not len(inside):
             continue

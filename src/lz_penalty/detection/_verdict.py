@@ -1,4 +1,4 @@
-"""The named criteria, each a function from a text to a verdict, and the dual verdict of search and judge."""
+"""The named criteria, which turn a text into a verdict, and the dual verdict of search and judge."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["CRITERIA", "Limits", "Verdict", "dual"]
 
 @dataclass(frozen=True)
 class Limits:
-    """When repetition counts as a loop; by default, what docs/detection.md gives the rates for.
+    """When repetition counts as a loop. docs/detection.md gives the error rates of the defaults.
 
     Args:
-        min_copies, min_length: copies in a row and characters of them, of `tandem`; the others have their own.
-        at_end: whether the copies must reach the end of the text: of `tandem`, `counter` and `edited`.
+        min_copies, min_length: adjacent copies and characters that `tandem` needs; other criteria have their own limits.
+        at_end: whether the copies of `tandem`, `counter` and `edited` must reach the end of the text.
     """
 
     min_copies: float = LOOP_COPIES
@@ -32,15 +32,15 @@ class Limits:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Where a criterion sees a loop.
+    """A loop that a criterion found.
 
     Args:
-        criterion: its name.
-        start: the character at which it begins.
-        length: characters it spans.
-        copies: how often the unit is there.
-        unit: what is repeated.
-        wasted: characters of it after the first copy; `None` where copies need not stand side by side.
+        criterion: the name of the criterion.
+        start: the position of the loop's first character.
+        length: the number of characters of the loop.
+        copies: how often the unit occurs.
+        unit: the text that is repeated.
+        wasted: characters after the first copy; `None` if the copies need not be adjacent.
     """
 
     criterion: str
@@ -52,7 +52,7 @@ class Verdict:
 
 
 def tandem(text: str, limits: Limits) -> Verdict | None:
-    """Copies of one unit in a row."""
+    """Find adjacent copies of one unit."""
     found = find_repetition(text, min_copies=limits.min_copies, min_length=limits.min_length, at_end=limits.at_end)
     if found is None:
         return None
@@ -61,9 +61,9 @@ def tandem(text: str, limits: Limits) -> Verdict | None:
 
 
 def paper20(text: str, _: Limits) -> Verdict | None:
-    """A substring of 3 characters or more that occurs 20 times or more, anywhere; the unit is one of just 3.
+    """Find a substring of at least 3 characters that occurs at least 20 times anywhere; the unit has 3 characters.
 
-    If a longer one occurs that often, its beginning does. `repeated_substrings` lists them all, in far more memory.
+    If a longer substring occurs that often, so does its prefix. `repeated_substrings` lists all, with far more memory.
     """
     codes = as_array(text)
     size = FIRST_LOOK
@@ -78,7 +78,7 @@ def paper20(text: str, _: Limits) -> Verdict | None:
 
 
 def _most_frequent_three(codes: npt.NDArray[np.uint32]) -> str | None:
-    """The three characters that most often stand side by side, if that is often enough."""
+    """Return the most frequent substring of three characters, or `None` if it is too rare."""
     wide = codes.astype(np.int64)
     names, counts = np.unique(wide[:-2] << 42 | wide[1:-1] << 21 | wide[2:], return_counts=True)
     if counts.max(initial=0) < MIN_COUNT:
@@ -88,7 +88,7 @@ def _most_frequent_three(codes: npt.NDArray[np.uint32]) -> str | None:
 
 
 def drift(text: str, _: Limits) -> Verdict | None:
-    """Runs of several units, one after another; the first copy of each run is not wasted."""
+    """Find runs of several units, one after another. The first copy of each run does not count as wasted."""
     found = find_drift(text)
     if found is None:
         return None
@@ -96,16 +96,16 @@ def drift(text: str, _: Limits) -> Verdict | None:
     copies = sum(run.copies for run in found.runs)
     length = found.end - found.start
     wasted = sum(run.length - run.period for run in found.runs)
-    return Verdict("drift", found.start, length, copies, units, min(wasted, length))  # runs may overlap by a little
+    return Verdict("drift", found.start, length, copies, units, min(wasted, length))  # runs may overlap
 
 
 def counter(text: str, limits: Limits) -> Verdict | None:
-    """Copies in a row that differ by numbers that grow steadily."""
+    """Find adjacent copies that differ only by numbers that grow steadily."""
     return _of_run("counter", find_counter(text, at_end=limits.at_end))
 
 
 def edited(text: str, limits: Limits) -> Verdict | None:
-    """Copies in a row in which a word changes now and then."""
+    """Find adjacent copies in which a word changes now and then."""
     return _of_run("edited", find_edited(text, at_end=limits.at_end))
 
 
@@ -126,7 +126,7 @@ CRITERIA: dict[str, Callable[[str, Limits], Verdict | None]] = {
 
 
 def dual(exact: bool, judged: bool | None) -> bool | None:
-    """Whether exact search and judge agree that there is a loop; `None` where that hangs on a judge without an answer.
+    """Return whether exact search and judge agree that there is a loop; `None` if the judge's answer is needed but missing.
 
     >>> dual(True, True), dual(True, False), dual(False, None), dual(True, None)
     (True, False, False, None)

@@ -1,6 +1,6 @@
-"""The judge: a language model that says whether a text is a malfunctioning loop, over any OpenAI-compatible endpoint.
+"""The judge: a language model that says whether a text is a malfunctioning loop, on any OpenAI-compatible endpoint.
 
-Asynchronous inside, with a plain API outside. An answer that cannot be had is `None` with the error named, never False.
+The API has both plain and asynchronous methods. If there is no answer, the verdict is `None` with an error, never False.
 Needs the `openai` package: `pip install 'lz-penalty[judge]'`.
 """
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Judge", "Judgement", "Usage"]
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0  # seconds before a malformed answer is asked for again, doubling
-# What some servers do not know or do not allow, and how they name it when they refuse.
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0  # seconds before the retry after a malformed answer; the pause doubles
+# Options that some servers refuse, and the words with which they name them.
 OPTIONAL = {
     "response_format": ("response_format", "json_schema", "structured"),
     "temperature": ("temperature",),
@@ -38,13 +38,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the judge says about one text.
+    """The judge's verdict on one text.
 
     Args:
-        loop: whether it is a malfunctioning loop; `None` where no answer could be had.
+        loop: whether it is a malfunctioning loop; `None` if there is no answer.
         reason: the judge's own short reason; untrusted text.
         error: why there is no answer.
-        cached: whether it was answered before, and nothing was sent.
+        cached: whether the answer came from the cache, so that nothing was sent.
     """
 
     loop: bool | None
@@ -55,16 +55,16 @@ class Judgement:
 
 @dataclass
 class Usage:
-    """What was asked and spent; answers that were malformed count too.
+    """The number of texts and tokens, and their cost. Malformed answers count too.
 
     Args:
-        texts: texts judged.
-        cached: how many of them needed no request.
-        unknown: how many have no answer.
+        texts: texts that were judged.
+        cached: texts that needed no request.
+        unknown: texts without an answer.
         answers: responses with status 200.
-        answers_without_usage: how many of those did not say what they used.
+        answers_without_usage: responses that did not report their tokens.
         prompt_tokens, completion_tokens: as the server counts them.
-        cost: in the unit of the prices; `None` without prices, or where a response did not say what it used.
+        cost: in the unit of the prices; `None` without prices, or if a response did not report its tokens.
     """
 
     texts: int = 0
@@ -78,20 +78,20 @@ class Usage:
 
 
 class Judge:
-    """Asks a language model whether texts are malfunctioning loops.
+    """A client that asks a language model whether texts are malfunctioning loops.
 
     Args:
-        model: name of the model, as the server knows it.
-        base_url: where the server is, as in `http://localhost:8000/v1`; by default what the openai client takes.
-        key_variable: name of the environment variable that holds the key; local servers often need none.
-        timeout: seconds that the server may stay silent.
+        model: the name of the model on the server.
+        base_url: the server's address, such as `http://localhost:8000/v1`; by default that of the openai client.
+        key_variable: name of the environment variable with the key; local servers often need none.
+        timeout: seconds to wait for the server.
         retries: how often a request is sent again after 429, 5xx, a time-out, a lost connection or a malformed answer.
-            Pauses double; a `Retry-After` of at most two minutes is obeyed.
-        concurrency: requests under way at once.
-        max_characters: of a longer text, the first and the last half of this many are sent.
-        max_tokens: how long an answer may be, thinking included.
-        cache: a file to remember answers in: by model, wording and text, without texts and keys.
-        prices: of a million prompt tokens and a million completion tokens, for `usage().cost`.
+            Pauses double; a `Retry-After` of at most two minutes is respected.
+        concurrency: the number of simultaneous requests.
+        max_characters: of a longer text, the first and the last half of this many characters are sent.
+        max_tokens: the longest answer, including thinking.
+        cache: a file in which answers are stored by a hash of model, prompt and text.
+        prices: of a million prompt tokens and of a million completion tokens, for `usage().cost`.
 
     Use `ask` and `ask_many` in plain code, `ask_async` and `ask_many_async` in asynchronous code (then close with
     `aclose`, or use `async with`).
@@ -114,7 +114,7 @@ class Judge:
         import openai  # noqa: F401  fail now, not at the first text
 
         if not isinstance(model, str) or not model:
-            raise bad_value("model", model, "the name of a model that the judge's server knows")
+            raise bad_value("model", model, "the name of a model on the judge's server")
         if base_url is not None and not str(base_url).startswith(("http://", "https://")):
             raise bad_value("base_url", base_url, "an address such as http://localhost:8000/v1")
         self.model = model
@@ -138,22 +138,22 @@ class Judge:
         self._sessions: WeakKeyDictionary[Any, tuple[AsyncOpenAI, asyncio.Semaphore]] = WeakKeyDictionary()
 
     def ask(self, text: str) -> Judgement:
-        """The judgement of one text."""
+        """Return the judgement of one text."""
         return self.ask_many([text])[0]
 
     def ask_many(self, texts: Iterable[str]) -> list[Judgement]:
-        """The judgements of many texts, in their order; equal texts are asked about once."""
+        """Return the judgements of many texts, in their order. Equal texts are sent once."""
         return _run(self._ask_many_and_close(list(texts)))
 
     async def ask_many_async(self, texts: Iterable[str]) -> list[Judgement]:
-        """The same as `ask_many`, inside an event loop."""
+        """Do what `ask_many` does, inside an event loop."""
         texts = list(texts)
         tasks = {text: asyncio.ensure_future(self.ask_async(text)) for text in dict.fromkeys(texts)}
         await asyncio.gather(*tasks.values())
         return [tasks[text].result() for text in texts]
 
     async def ask_async(self, text: str) -> Judgement:
-        """The same as `ask`, inside an event loop; calls made at once share the limit on concurrency."""
+        """Do what `ask` does, inside an event loop. Simultaneous calls share the limit on concurrency."""
         conversation = messages(text, self.max_characters)
         key = cache_key(self.model, conversation)
         known = self._cache.get(key) if self._cache else None
@@ -171,7 +171,7 @@ class Judge:
         return judgement
 
     def usage(self) -> Usage:
-        """What was asked and spent so far."""
+        """Return the numbers of texts and tokens and the cost so far."""
         if self.prices is None or self._usage.answers_without_usage:
             return replace(self._usage)
         spent = self._usage.prompt_tokens, self._usage.completion_tokens
@@ -226,7 +226,7 @@ class Judge:
         return Judgement(None, error=self._safe(f"{error}, {self.retries + 1} times"))
 
     async def _send(self, client: AsyncOpenAI, conversation: list[Any]) -> Any:
-        """One answer of the server, without the options that it says it does not know."""
+        """Return one answer of the server; leave out the options that it refuses."""
         from openai import BadRequestError, UnprocessableEntityError
 
         while True:
@@ -238,17 +238,17 @@ class Judge:
                 if named is None:
                     raise
                 self._options.pop(named, None)
-            except ValueError:  # says that it is JSON, and is not
-                raise MalformedAnswerError("the response is no JSON") from None
+            except ValueError:  # the response is declared as JSON, but is not
+                raise MalformedAnswerError("the response is not JSON") from None
 
     def _verdict(self, completion: Any) -> tuple[bool, str]:
-        """Verdict and reason of a completion, which need not be one: some servers answer 200 with a page of HTML."""
+        """Return verdict and reason of a completion. It may be malformed: some servers answer 200 with an HTML page."""
         self._count(getattr(completion, "usage", None))
         try:
             choice = completion.choices[0]
             content, finished = choice.message.content, choice.finish_reason
         except (AttributeError, TypeError, IndexError):
-            raise MalformedAnswerError("the response is no chat completion") from None
+            raise MalformedAnswerError("the response is not a chat completion") from None
         if finished == "length":
             raise MalformedAnswerError("the answer was cut off: raise max_tokens")
         return parse(content)
@@ -263,16 +263,16 @@ class Judge:
             self._usage.answers_without_usage += 1
 
     def _safe(self, error: str) -> str:
-        """An error in one line, without the key that a careless server may have repeated."""
+        """Return an error as one line, without the key, which a server may have repeated in its answer."""
         if self._key:
             error = error.replace(self._key, "***")
         return " ".join(error.split())[:500]
 
 
 def _refused_option(refused: APIStatusError, sent: dict[str, Any]) -> str | None:
-    """Which of the options sent a server names in its refusal."""
-    said = str(refused).lower()
-    return next((name for name in sent if any(word in said for word in OPTIONAL[name])), None)
+    """Return the option that a server names in its refusal, or `None`."""
+    message = str(refused).lower()
+    return next((name for name in sent if any(word in message for word in OPTIONAL[name])), None)
 
 
 def _run(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -1,4 +1,4 @@
-"""Many documents examined, one verdict each, in their order and in bounded memory; and the summary of them."""
+"""Examine many documents, in order and in bounded memory, and summarise the results."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ __all__ = [
     "scan_ray",
 ]
 
-BATCH_BYTES = 2**20  # handed to another process at once
+BATCH_BYTES = 2**20  # sent to another process at once
 LONGEST_UNIT = 200  # characters of a unit in results
-JUDGE_CHARACTERS = 16 * 2**20  # of texts that wait for the judge
-JUDGE_WAITING = 4_096  # documents that wait behind them
+JUDGE_CHARACTERS = 16 * 2**20  # in texts that wait for the judge
+JUDGE_WAITING = 4_096  # documents that wait for them
 
 
 def __getattr__(name: str) -> Any:
@@ -49,13 +49,13 @@ def __getattr__(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Scan:
-    """What to do with each document.
+    """The settings of a scan.
 
     Args:
-        criteria: names of `lz_penalty.detection._verdict.CRITERIA`.
-        limits: of `tandem`.
+        criteria: "tandem", "paper20", "drift", "counter" or "edited".
+        limits: when copies count as a loop.
         reading: how to read files.
-        keep_text: which documents keep their text, for the judge: "none", "flagged", "all".
+        keep_text: which documents keep their text for the judge: "none", "flagged" or "all".
     """
 
     criteria: tuple[str, ...] = ("tandem",)
@@ -70,23 +70,25 @@ class Scan:
         integer(1, MAX_ITEMS)("min_length", self.limits.min_length)
         choice("none", "flagged", "all")("keep_text", self.keep_text)
         if not self.limits.at_end and not {"tandem", "counter", "edited"} & set(self.criteria):
-            raise LZPenaltyError("anywhere: tandem, counter and edited look at the end alone, and none is asked for.")
+            raise LZPenaltyError(
+                "anywhere: only tandem, counter and edited are limited to the end, and none is requested. Leave it out."
+            )
         if replace(self.limits, at_end=True) != Limits() and "tandem" not in self.criteria:
             raise LZPenaltyError(
-                "min_copies and min_length are limits of the criterion tandem, which is not asked for."
+                "min_copies and min_length are limits of the criterion tandem, which is not requested. Leave them out."
             )
 
 
 @dataclass(frozen=True)
 class Document:
-    """A document and what was found in it.
+    """A document and its verdicts.
 
     Args:
-        source, line: where it is; `line` is the line or row, `None` for a whole file.
-        characters: its length.
-        verdicts: of the criteria that see a loop.
-        judgement: of the judge, if it was asked.
-        text: kept for the judge only.
+        source, line: the file, and the line or row in it; `line` is `None` for a whole file.
+        characters: the length of the document.
+        verdicts: one for each criterion that found a loop.
+        judgement: the judge's verdict, if the judge was asked.
+        text: the text, which is kept for the judge only.
     """
 
     source: str
@@ -98,16 +100,16 @@ class Document:
 
     @property
     def flagged(self) -> bool:
-        """Whether a criterion sees a loop."""
+        """Whether a criterion found a loop."""
         return bool(self.verdicts)
 
     @property
     def dual(self) -> bool | None:
-        """Whether search and judge agree that it is a loop; `None` where that is not known."""
+        """Whether search and judge agree that it is a loop; `None` if that is unknown."""
         return dual(self.flagged, self.judgement.loop if self.judgement else None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, with long units cut."""
+        """Return the fields as plain data, with long units cut."""
         row: dict[str, Any] = {"source": self.source, "line": self.line, "characters": self.characters}
         row["verdicts"] = [_plain(verdict) for verdict in self.verdicts]
         if self.judgement is not None:
@@ -119,56 +121,57 @@ def _plain(verdict: Verdict) -> dict[str, Any]:
     return asdict(verdict) | {"unit": verdict.unit[:LONGEST_UNIT], "unit_length": len(verdict.unit)}
 
 
-def examine(record: Record | Problem, what: Scan) -> Document | Problem:
-    """The verdicts of one document."""
-    text = record if isinstance(record, Problem) else decode(record, what.reading)
+def examine(record: Record | Problem, settings: Scan) -> Document | Problem:
+    """Return one document with its verdicts."""
+    text = record if isinstance(record, Problem) else decode(record, settings.reading)
     if isinstance(text, Problem):
         return text
-    found = tuple(verdict for name in what.criteria if (verdict := CRITERIA[name](text, what.limits)))
-    keep = what.keep_text == "all" or (what.keep_text == "flagged" and bool(found))
+    found = tuple(verdict for name in settings.criteria if (verdict := CRITERIA[name](text, settings.limits)))
+    keep = settings.keep_text == "all" or (settings.keep_text == "flagged" and bool(found))
     return Document(record.source, record.line, len(text), found, text=text if keep else None)
 
 
 def scan(
-    sources: Iterable[str], what: Scan, *, workers: int = 1, tick: Callable[[int], Any] | None = None
+    sources: Iterable[str], settings: Scan, *, workers: int = 1, tick: Callable[[int], Any] | None = None
 ) -> Iterator[Document | Problem]:
-    """Every document of the files, examined, in order.
+    """Yield every document of the files with its verdicts, in order.
 
     Args:
         sources: paths; `-` is standard input.
-        workers: processes that examine; this one reads. More than one needs a `__main__` that can be imported.
+        settings: what to look for.
+        workers: processes that examine documents; this process reads. Several need a `__main__` that can be imported.
         tick: called with the number of bytes read since the last call.
     """
     integer(1, 1_024)("workers", workers)
-    records = chain.from_iterable(read(source, what.reading, tick=tick) for source in sources)
+    records = chain.from_iterable(read(source, settings.reading, tick=tick) for source in sources)
     if workers == 1:
-        return (examine(record, what) for record in records)
-    return _in_processes(records, what, workers)
+        return (examine(record, settings) for record in records)
+    return _in_processes(records, settings, workers)
 
 
-def _in_processes(records: Iterator[Record | Problem], what: Scan, workers: int) -> Iterator[Document | Problem]:
+def _in_processes(records: Iterator[Record | Problem], settings: Scan, workers: int) -> Iterator[Document | Problem]:
     from concurrent.futures import Future, ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
     from multiprocessing import get_context
 
-    under_way: deque[Future[list[Document | Problem]]] = deque()
+    pending: deque[Future[list[Document | Problem]]] = deque()
     try:
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
             for batch in _batches(records):
-                under_way.append(pool.submit(_examine_all, batch, what))
-                if len(under_way) > 2 * workers:
-                    yield from under_way.popleft().result()
-            while under_way:
-                yield from under_way.popleft().result()
+                pending.append(pool.submit(_examine_all, batch, settings))
+                if len(pending) > 2 * workers:
+                    yield from pending.popleft().result()
+            while pending:
+                yield from pending.popleft().result()
     except BrokenProcessPool:
         raise LZPenaltyError(
-            f"workers = {workers}: one of them ended; take fewer if memory is short, and in a script of your own call "
-            "scan under `if __name__ == '__main__':`."
+            f"workers = {workers}: a worker process ended; use fewer workers if memory is short. In your own script, "
+            "call scan under `if __name__ == '__main__':`."
         ) from None
 
 
-def _examine_all(records: list[Record | Problem], what: Scan) -> list[Document | Problem]:
-    return [examine(record, what) for record in records]
+def _examine_all(records: list[Record | Problem], settings: Scan) -> list[Document | Problem]:
+    return [examine(record, settings) for record in records]
 
 
 def _batches(records: Iterator[Record | Problem]) -> Iterator[list[Record | Problem]]:
@@ -189,7 +192,7 @@ def _size(record: Record | Problem) -> int:
 
 
 def judged(results: Iterable[Document | Problem], judge: Judge) -> Iterator[Document | Problem]:
-    """The same results in the same order, with a judgement of each document that kept its text."""
+    """Yield the results in order, with a judgement added to each document that kept its text."""
     waiting: list[Document | Problem] = []
     texts = characters = 0
     for result in results:
@@ -215,7 +218,7 @@ def _judge_all(waiting: Sequence[Document | Problem], judge: Judge) -> Iterator[
 
 @dataclass
 class Tally:
-    """Documents in which a criterion sees a loop, and characters of them after the first copy."""
+    """How many documents a criterion flags, and how many of their characters come after the first copy."""
 
     documents: int = 0
     wasted: int | None = 0
@@ -223,11 +226,11 @@ class Tally:
 
 @dataclass
 class Summary:
-    """What a scan found, gathered one result at a time.
+    """Totals over the results of a scan.
 
     Args:
-        criteria: the criteria asked for.
-        keep: how many of the worst examples to keep.
+        criteria: the names of the criteria.
+        keep: how many of the worst documents to keep.
     """
 
     criteria: tuple[str, ...]
@@ -245,7 +248,7 @@ class Summary:
         self._worst: list[tuple[int, int, Document]] = []
 
     def add(self, result: Document | Problem) -> None:
-        """Count one result."""
+        """Add one result."""
         if isinstance(result, Problem):
             self.problems += 1
             if len(self.first_problems) < 100:
@@ -263,7 +266,7 @@ class Summary:
             tally.documents += 1
             tally.wasted = None if verdict.wasted is None or tally.wasted is None else tally.wasted + verdict.wasted
         worst = max(verdict.wasted or 0 for verdict in result.verdicts)
-        heapq.heappush(self._worst, (worst, -self.documents, result))  # the number settles ties: the earlier is kept
+        heapq.heappush(self._worst, (worst, -self.documents, result))  # on ties, the earlier document is kept
         if len(self._worst) > self.keep:
             heapq.heappop(self._worst)
 
@@ -275,15 +278,15 @@ class Summary:
             self.dual["unknown" if result.dual is None else "loop"] += 1
 
     def worst(self) -> list[Document]:
-        """The documents with the most wasted characters."""
+        """Return the documents with the most wasted characters."""
         return [document for *_, document in sorted(self._worst, reverse=True)]
 
     def share(self, documents: int) -> float:
-        """Of all documents; 0 if there are none."""
+        """Return this number as a share of all documents; 0 if there are none."""
         return documents / self.documents if self.documents else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the totals as plain data."""
         out: dict[str, Any] = {
             "documents": self.documents,
             "characters": self.characters,
