@@ -131,7 +131,7 @@ def test_ladder_and_shadow_mode(request_fields, default, want):
             {"lz_policy": "default", "lz_preset": "paper"},
             "lz_preset = 'paper': cannot be given together with lz_policy",
         ),
-        ({"lz_policy": "default", "lz_escalation": 2}, "Name sections instead, for example lz_answer = 'guarded'"),
+        ({"lz_policy": "default", "lz_escalation": 2}, "Set sections instead, for example lz_answer = 'guarded'"),
         ({"lz_policy": "default", "lz_penalty": 101}, "lz_penalty = 101: must be a finite number from 0 to 100"),
         ({"lz_thinking": "guarded", "lz_buffer_size": 1}, "min_match_length = 3: must be at most buffer_size"),
         ({"lz_thinking": "guarded", "lz_escalation": 1}, "there is no server default to refine"),

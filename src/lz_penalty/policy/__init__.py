@@ -1,11 +1,11 @@
-"""Where the penalty applies, and what happens when it is not enough. No array library but that of the detection.
+"""Policies: which penalty applies in which section of a text, and what happens when a loop continues. Needs only NumPy.
 
     sections = Sections.of(tokenizer)
     state = sections.read(prompt_ids)
-    config = getattr(Policy(), state.section)        # of the token to come
+    config = getattr(Policy(), state.section)        # for the next token
     state = sections.advance(state, token)
 
-`Tracker` does so for one generation, with the ladder; engines use it.
+`Tracker` does this for one generation and adds the ladder; engines use it.
 """
 
 from __future__ import annotations

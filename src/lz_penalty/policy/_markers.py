@@ -1,4 +1,4 @@
-"""The markers that models put around thinking and tool calls: those that are known, and those of a tokenizer."""
+"""The markers that models write around thinking and tool calls: well-known ones, and those of a tokenizer."""
 
 from __future__ import annotations
 
@@ -45,15 +45,16 @@ _CLOSERS = (
 
 
 def markers_of(tokenizer: Any, more: tuple[Pair, ...] = ()) -> tuple[Pair, ...]:
-    """The markers of a model.
+    """Return the markers of a model, in the following order.
 
-        `more`, then pairs of added tokens that speak of thinking or tool calls (<x>, </x>; x_begin, x_end; ...),
-        then the known ones that are added tokens or stand in the chat template; where there are none of these for a
-        section, all known ones of that section.
+        1. `more`
+        2. pairs of added tokens whose names mention thinking or tool calls (<x>, </x>; x_begin, x_end; ...)
+        3. well-known markers that are added tokens or occur in the chat template
+        4. for a section without any of these, all its well-known markers
 
     Args:
         tokenizer: a Hugging Face tokenizer, or a processor that has one.
-        more: markers that the tokenizer does not tell.
+        more: markers that the tokenizer does not contain.
     """
     inner = text_tokenizer(tokenizer)
     templates = str(getattr(tokenizer, "chat_template", None) or "") + str(getattr(inner, "chat_template", None) or "")
@@ -69,11 +70,11 @@ def markers_of(tokenizer: Any, more: tuple[Pair, ...] = ()) -> tuple[Pair, ...]:
 
 
 def _pairs(added: set[str]) -> list[tuple[str, str, str]]:
-    """Added tokens that open a section, and the added token that closes it."""
+    """Return (section, opening token, closing token) for pairs of added tokens."""
     found = []
     for token in sorted(added):
-        for section, speaks in _KINDS:
-            if speaks.search(token):
+        for section, pattern in _KINDS:
+            if pattern.search(token):
                 closers = [token.replace(opening, closing, 1) for opening, closing in _CLOSERS if opening in token]
                 found += [(section, token, close) for close in closers if close in added][:1]
     return found

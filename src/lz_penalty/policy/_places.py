@@ -1,12 +1,12 @@
-"""Where a text is, byte by byte: prose, fenced code, JSON, or between two markers. Each place is a small constant value.
+"""Follow a text byte by byte: is it in prose, fenced code, JSON, or between two markers? Each place is immutable.
 
     place = Prose()
     for byte in text:
         place = place.after(byte)
 
-`section` is that of the byte to come: a section begins behind the byte that opens it and ends behind the one that
-closes it. Every value is bounded, so that there are finitely many places, and a byte that changes nothing gives the place
-itself; markers are looked for in `sections`.
+`section` is the section of the next byte: a section begins after the byte that opens it and ends after the byte that
+closes it. Every value is bounded, so the number of places is finite. A byte that changes nothing returns the same
+object. `_sections` searches for the markers.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ __all__ = ["ANSWER", "CODE", "SECTIONS", "TABLE", "THINKING", "TOOL_CALL", "Code
 
 SECTIONS = THINKING, ANSWER, CODE, TOOL_CALL, TABLE = "thinking", "answer", "code", "tool_call", "table"
 
-# Where in its line a text is: nothing but indentation so far; in a run of fence characters that began the line; only
-# blanks behind it; in the info string behind it; anywhere else.
+# The position in a line: in the indentation; in a run of fence characters that began the line; in the blanks after that
+# run; in the info string after it; anywhere else.
 START, RUN, TAIL, INFO, MIDDLE = range(5)
 
 TAB, NEWLINE, BACKTICK, PIPE, QUOTE, BACKSLASH = b'\t\n`|"\\'
 BLANKS = frozenset(b" \t\r")
-INDENTS = frozenset(b" \t\r>")  # a fence or table may stand in a quotation
+INDENTS = frozenset(b" \t\r>")  # a fence or table may be in a quotation
 FENCES = frozenset(b"`~")
 WORDS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 JSON_OPENS, JSON_CLOSES = frozenset(b"{["), frozenset(b"}]")
 JSON_BLANKS, JSON_NUMBERS = frozenset(b" \t\r\n"), frozenset(b"-0123456789")
 JSON_REST = JSON_BLANKS | JSON_NUMBERS | frozenset(b",:+.eEtrufalsn")  # true, false, null
-TRIGGERS = b'\n`~|{[>"\\'  # without one of these, a token with a word in it only moves on in its line
+TRIGGERS = b'\n`~|{[>"\\'  # a token with a word and without one of these only moves on within its line
 
 LEAST_RUN, MOST_FENCES, MOST_DEPTH = 3, 8, 256
-MOST_RUN, MOST_INDENT = 16, 16  # more count as so many: each is a place of its own, and a step to it
+MOST_RUN, MOST_INDENT = 16, 16  # larger numbers count as this one, to limit the number of places
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Markers around a section: "thinking" or "tool_call". Without `close` it lasts to the end of the turn."""
+    """The markers around a section, "thinking" or "tool_call". Without `close`, it lasts to the end of the turn."""
 
     section: str
     open: str
@@ -46,7 +46,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The line that opened a block of code."""
+    """The line that opened a code block."""
 
     char: int
     run: int
@@ -59,7 +59,7 @@ def _indented(indent: int, byte: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Prose:
-    """The text of an answer, tables in it included."""
+    """In the text of an answer, including its tables."""
 
     line: int = START
     indent: int = 0
@@ -70,18 +70,18 @@ class Prose:
 
     @property
     def section(self) -> str:
-        """A fence is believed from its third character on; a table lasts until a line does not begin with a pipe."""
+        """The section. Three backticks or tildes open a code fence; a table ends at a line without a pipe at its start."""
         if self.run >= LEAST_RUN:
             return CODE
         return TABLE if self.table else ANSWER
 
     @property
     def takes_markers(self) -> bool:
-        """Not in inline code, tables and info strings: there, markers are talked about."""
+        """Whether a marker counts here. In inline code, tables and info strings, a text writes about markers."""
         return not (self.inline or self.table or self.run)
 
     def after(self, byte: int) -> Place:
-        """The place behind one more byte."""
+        """Return the place after one more byte."""
         if self.line == MIDDLE:
             if byte == NEWLINE:
                 return Prose(table=self.table)
@@ -94,7 +94,7 @@ class Prose:
             return Prose(MIDDLE, inline=self.char == BACKTICK and self.run % 2 == 1).after(byte)
         if byte == NEWLINE:
             return Code((Fence(self.char, self.run, self.indent),))
-        if byte == BACKTICK == self.char:  # inline code that began the line
+        if byte == BACKTICK == self.char:  # not a fence, but inline code at the start of the line
             return Prose(MIDDLE, inline=self.run % 2 == 0)
         return self if self.line == INFO else Prose(INFO, self.indent, self.run, self.char)
 
@@ -111,7 +111,7 @@ class Prose:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Inside fences, the innermost last. A fence with an info string inside a fence opens another one."""
+    """In one or more code fences; the last one is the innermost. Inside a fence, one with an info string opens another."""
 
     fences: tuple[Fence, ...]
     line: int = START
@@ -122,7 +122,7 @@ class Code:
     takes_markers = False
 
     def after(self, byte: int) -> Place:
-        """The place behind one more byte."""
+        """Return the place after one more byte."""
         if byte == NEWLINE:
             return self._next_line()
         if self.line == MIDDLE:
@@ -152,9 +152,10 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """In JSON that began a line. Whatever JSON cannot hold shows that it was none; the first thing in it decides.
+    """In JSON that began a line. A byte that JSON cannot contain ends it, and the text is prose again.
 
-    `string` is 0 outside of strings, 1 inside, 2 behind a backslash.
+    `sure` is true once the first byte after the opening bracket can be JSON. `string` is 0 outside of strings, 1 inside,
+    2 after a backslash.
     """
 
     depth: int
@@ -165,11 +166,11 @@ class Json:
 
     @property
     def section(self) -> str:
-        """A bracket alone may begin a link as well."""
+        """The section; not yet a tool call after a single bracket, which may also begin a link."""
         return TOOL_CALL if self.sure else ANSWER
 
     def after(self, byte: int) -> Place:
-        """The place behind one more byte."""
+        """Return the place after one more byte."""
         if self.string:
             if byte == NEWLINE:
                 return Prose()
@@ -191,7 +192,7 @@ class Json:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """Between two markers: only markers matter. `around` is the thinking that a tool call interrupts."""
+    """Between two markers, where only markers matter. `around` is the thinking that a tool call interrupts."""
 
     pair: Pair
     around: Pair | None = None
@@ -200,11 +201,11 @@ class Marked:
 
     @property
     def section(self) -> str:
-        """What the markers say."""
+        """The section of the markers."""
         return self.pair.section
 
     def after(self, byte: int) -> Place:
-        """The same place: nothing but a marker ends it."""
+        """Return this place: only a marker ends it."""
         return self
 
 

@@ -1,4 +1,4 @@
-"""`RequestPolicy`: which penalty applies in which section, what happens when it fails, and the fields that say so."""
+"""`RequestPolicy`: the penalty of each section, the ladder, shadow mode, and the request fields for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLICIES = ("default",)
 SECTION_FIELDS = ("lz_policy", *("lz_" + name for name in SECTIONS))
 LADDER_FIELDS = ("lz_end_thinking_copies", "lz_stop_copies")
 POLICY_FIELDS = (*SECTION_FIELDS, *LADDER_FIELDS, "lz_shadow")
-MAX_COPIES = 100.0  # whoever waits longer wants no ladder
+MAX_COPIES = 100.0
 _SHARED = (
     "lz_penalty",
     "lz_window_size",
@@ -26,19 +26,19 @@ _SHARED = (
     "lz_include_prompt",
     "lz_exempt_token_ids",
 )
-COMMON = {key: REQUEST_FIELDS[key] for key in _SHARED}  # they mean the same whatever the preset
+COMMON = {key: REQUEST_FIELDS[key] for key in _SHARED}  # they have the same meaning in every preset
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """The penalty of each section, `None` for none. The defaults are the default policy.
+    """The penalty of each section; `None` means no penalty. The defaults are the default policy.
 
     Args:
-        thinking: between the model's think markers; loops cost most there, and nothing there is copied out.
+        thinking: between the model's think markers, where loops cost most and exact copies matter least.
         answer: everything else.
-        code: inside fences; untouched, since code repeats for good reasons.
-        tool_call: tool calls, and JSON that begins a line; untouched.
-        table: rows that begin with a pipe; only loops are penalised.
+        code: inside code fences; not penalised by default, because code repeats legitimately.
+        tool_call: tool calls, and JSON that begins a line; not penalised by default.
+        table: rows that begin with a pipe; by default only loops are penalised.
 
     >>> Policy().code is None, Policy(code=LZPenaltyConfig.failsafe()).code.escalation
     (True, 1.0)
@@ -62,29 +62,29 @@ class Policy:
 
     @classmethod
     def everywhere(cls, config: LZPenaltyConfig | None) -> Policy:
-        """The same penalty in all sections."""
+        """Return a policy with one penalty in all sections."""
         return cls(**{field.name: config for field in fields(cls)})
 
 
 def _check_order(end: float | None, stop: float | None, prefix: str = "") -> None:
     if end is not None and stop is not None and stop <= end:
-        allowed = f"more than {prefix}end_thinking_copies = {end:g}, or it comes first"
+        allowed = f"more than {prefix}end_thinking_copies = {end:g}, which must come first"
         raise bad_value(f"{prefix}stop_copies", stop, allowed)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ladder:
-    """What happens when a run of adjacent copies grows in spite of the penalty, or without any. `None`: nothing.
+    """How many adjacent copies trigger stronger measures, with or without a penalty. `None` means never.
 
-    A run counts from 16 tokens on, whatever the copies; its unit has at most 1,024 tokens.
+    A run counts if it has at least 16 tokens; its unit has at most 1,024 tokens.
 
     Args:
-        end_thinking_copies: in thinking, the model's end-of-thinking marker is forced; 3 to 100.
-        stop_copies: anywhere, the generation ends; 3 to 100, and more than `end_thinking_copies`.
+        end_thinking_copies: at this many copies in thinking, the model's end-of-thinking marker is forced; 3 to 100.
+        stop_copies: at this many copies anywhere, the generation ends; 3 to 100, more than `end_thinking_copies`.
 
     >>> Ladder(end_thinking_copies=20, stop_copies=10)
     Traceback (most recent call last):
-    lz_penalty.errors.LZPenaltyError: stop_copies = 10.0: must be more than end_thinking_copies = 20, or it comes first.
+    lz_penalty.errors.LZPenaltyError: stop_copies = 10.0: must be more than end_thinking_copies = 20, which must come first.
     """
 
     end_thinking_copies: float | None = None
@@ -102,12 +102,12 @@ class Ladder:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestPolicy:
-    """What a request with any field of a policy asks for.
+    """The settings of a request that uses any policy field.
 
     Args:
         policy: the penalty of each section.
-        ladder: what happens when it is not enough.
-        shadow: compute and count, change nothing.
+        ladder: when to end thinking or the generation.
+        shadow: compute and count, but change nothing.
     """
 
     policy: Policy
@@ -122,7 +122,7 @@ class RequestPolicy:
 
     @property
     def looks_for_runs(self) -> bool:
-        """Whether runs matter: for the ladder, or for the counters of shadow mode."""
+        """Whether runs must be detected: for the ladder, or for the counters of shadow mode."""
         return bool(self.ladder) or self.shadow
 
 
@@ -130,21 +130,21 @@ Asked = LZPenaltyConfig | RequestPolicy | None
 
 
 def settings_from_request(request: Mapping[str, Any], default: Asked = None) -> Asked:
-    """What a request's flat `lz_*` fields ask for; one config, or none, unless it takes more to say it.
+    """Return the settings that a request's flat `lz_*` fields ask for: a policy only if one config is not enough.
 
         no lz_* field             -> default
         lz_policy = "default"     -> the default policy
-        lz_thinking = "guarded"   -> that preset in thinking; "none": no penalty there. The same for lz_answer, lz_code,
-                                     lz_tool_call and lz_table
-        sections not named        -> those of lz_policy, else what the request would get without these fields
+        lz_thinking = "guarded"   -> that preset in thinking; "none": no penalty there. lz_answer, lz_code,
+                                     lz_tool_call and lz_table work the same way
+        other sections            -> as in lz_policy; without lz_policy, as if no section had been given
         lz_penalty, lz_window_size, lz_buffer_size, lz_loop_window, lz_include_prompt, lz_exempt_token_ids
                                   -> apply in every section that is penalised
-        lz_penalty = 0            -> no penalty; the ladder works without
+        lz_penalty = 0            -> no penalty; the ladder still works
         lz_end_thinking_copies, lz_stop_copies, lz_shadow
-                                  -> the ladder and shadow mode; where not named, those of the default. "none": no rung
+                                  -> the ladder and shadow mode; by default those of `default`. "none": never
 
     Args:
-        request: the request's fields; those without the prefix are somebody else's.
+        request: the request's fields; those without the prefix `lz_` are ignored.
         default: the server's default.
 
     >>> settings_from_request({"lz_policy": "default", "lz_penalty": 0.3}).policy.answer.strength
@@ -174,7 +174,7 @@ def settings_from_request(request: Mapping[str, Any], default: Asked = None) -> 
 
 
 def _ladder(given: dict[str, Any], inherited: Ladder) -> Ladder:
-    """The ladder, its fields taken out of the given ones."""
+    """Remove the ladder's fields from `given` and return the ladder."""
     rungs = {key: given.pop(key) for key in LADDER_FIELDS if key in given}
     rungs = {
         key: None if isinstance(value, str) and value == "none" else real(3, MAX_COPIES)(key, value)
@@ -186,21 +186,21 @@ def _ladder(given: dict[str, Any], inherited: Ladder) -> Ladder:
 
 
 def _flag(key: str, value: Any) -> bool:
-    """True or false; flat transports have 0 and 1 for it."""
+    """Return true or false; some transports can only send 0 and 1."""
     return boolean(key, bool(value) if isinstance(value, int) and value in (0, 1) else value)
 
 
 def _penalties(given: dict[str, Any], inherited: Policy) -> Policy:
-    """The penalty of each section."""
-    ours = {key: given.pop(key) for key in SECTION_FIELDS if key in given}
-    if not ours:
+    """Return the penalty of each section."""
+    sections = {key: given.pop(key) for key in SECTION_FIELDS if key in given}
+    if not sections:
         return _refined(given, inherited)
-    base = _of_policy(ours["lz_policy"], given) if "lz_policy" in ours else _unnamed(given, inherited)
+    base = _of_policy(sections["lz_policy"], given) if "lz_policy" in sections else _unnamed(given, inherited)
     shared = {key: value for key, value in given.items() if key in COMMON}
     checked = LZPenaltyConfig.from_request({"lz_preset": "paper"} | shared)
     if checked is None:
         return Policy.everywhere(None)  # lz_penalty = 0
-    presets = {key[3:]: choice(*PRESETS, "none")(key, ours[key]) for key in ours if key != "lz_policy"}
+    presets = {key[3:]: choice(*PRESETS, "none")(key, sections[key]) for key in sections if key != "lz_policy"}
     configs = {name: getattr(base, name) for name in SECTIONS}
     configs |= {name: None if preset == "none" else PRESETS[preset]() for name, preset in presets.items()}
     changes = {COMMON[key]: getattr(checked, COMMON[key]) for key in shared}
@@ -212,25 +212,25 @@ def _of_policy(name: Any, given: dict[str, Any]) -> Policy:
     for key in given:
         if key not in COMMON:
             raise LZPenaltyError(
-                f"{key} = {show(given[key])}: cannot be given together with lz_policy. Name sections instead, for example "
+                f"{key} = {show(given[key])}: cannot be given together with lz_policy. Set sections instead, for example "
                 f"lz_answer = 'guarded'. Allowed with lz_policy: {', '.join((*POLICY_FIELDS[1:], *COMMON))}."
             )
     return Policy()
 
 
 def _unnamed(given: dict[str, Any], inherited: Policy) -> Policy:
-    """What sections that are not named get; fields that every section takes are added later."""
+    """Return the penalties of sections that the request does not name; the caller adds the common fields."""
     only_shared = all(key in COMMON and key != "lz_penalty" for key in given)
     return inherited if only_shared else _refined(given, inherited)
 
 
 def _refined(given: dict[str, Any], inherited: Policy) -> Policy:
-    """The fields of one config, in every section that is penalised; all sections where they are complete by themselves."""
+    """Apply the fields to every penalised section; to all sections if they contain lz_penalty or lz_preset."""
     if not given:
         return inherited
     if "lz_penalty" in given or "lz_preset" in given or not any(inherited.configs):
         return Policy.everywhere(LZPenaltyConfig.from_request(given))
-    # Sections with the same settings are refined once: checking 1,024 exempt ids takes a millisecond.
+    # Equal configs are refined once: checking 1,024 exempt ids takes a millisecond.
     distinct = dict.fromkeys(inherited.configs)
     refined = {config: config and LZPenaltyConfig.from_request(given, config) for config in distinct}
     return Policy(**{name: refined[getattr(inherited, name)] for name in SECTIONS})

@@ -1,7 +1,7 @@
-"""`Sections`: which section the next token belongs to, from token ids, one at a time.
+"""`Sections`: find the section of the next token, reading one token id at a time.
 
-An automaton over bytes (`places`, and a search for all markers at once), followed over tokens and remembered: each state
-knows the states behind the tokens that came after it so far, so a token usually costs one look-up.
+This is an automaton over bytes (`_places`, combined with a search for all markers). Each state caches the states after
+the tokens that followed it so far, so a token usually costs one lookup.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from lz_penalty.policy._vocabulary import turn_ids, vocabulary_of
 
 __all__ = ["Sections", "State"]
 
-MAX_KNOWN = 2**18  # states and followers that are remembered, together: some 60 MB where a text is made for it
+MAX_KNOWN = 2**18  # cached states plus cached followers: about 60 MB for a hostile text
 MAX_PAIRS = 64
 MAX_MARKER = 128  # bytes
-FILLER = 0  # a byte that neither the places nor a marker knows
+FILLER = 0  # a byte without a meaning in places and markers
 
 
 class State:
-    """Where a text is. A constant: keep it, and go on from it as often as you like.
+    """The state after some tokens. It is immutable: store it and continue from it any number of times.
 
     Attributes:
-        section: of the token to come: "thinking", "answer", "code", "tool_call" or "table".
-        number: its place in `SECTIONS`.
-        place: what is known about the text.
-        node: how much of a marker the text ends with.
+        section: the section of the next token: "thinking", "answer", "code", "tool_call" or "table".
+        number: its index in `SECTIONS`.
+        place: where the text is; see `_places`.
+        node: the beginning of a marker with which the text ends, as a node of the search.
     """
 
     __slots__ = ("_followers", "_plain", "node", "number", "place", "section")
@@ -54,7 +54,7 @@ class State:
         self.node = node
         self.section = place.section
         self.number = SECTIONS.index(place.section)
-        self._plain: State | None = None  # the state behind every token without a trigger, where there is one such
+        self._plain: State | None = None  # the state after any token without a trigger, if all lead to the same one
         self._followers: dict[int, State] = {}
 
     def __repr__(self) -> str:
@@ -62,17 +62,17 @@ class State:
 
 
 class Sections:
-    """Knows the section of every token of a text.
+    """Find the section of every token of a text.
 
         state = sections.start
         for token in tokens:
-            state.section              # the section that the token is written in
+            state.section              # the section of this token
             state = sections.advance(state, token)
 
     Args:
-        vocabulary: the bytes of every token id. Ids beyond it write nothing.
+        vocabulary: the bytes of every token id. Larger ids have no bytes.
         pairs: the markers around thinking and tool calls; at most 64.
-        turns: ids of tokens that begin or end a turn: behind one, nothing before matters.
+        turns: ids of tokens that begin or end a turn. After one, the state is `start`.
 
     >>> sections = Sections([bytes([i]) for i in range(256)], [Pair("thinking", "<think>", "</think>")])
     >>> state = sections.start
@@ -92,13 +92,13 @@ class Sections:
         self._plain = bytearray(plain.fullmatch(text) is not None for text in vocabulary)
         for token in self._turns:
             self._plain[token] = 0
-        self._states: dict[tuple[Place, int], State] = {}  # every state that has followers, and more
-        self._followers = 0  # of all of them
+        self._states: dict[tuple[Place, int], State] = {}  # contains every state that has followers
+        self._followers = 0  # the number of followers of all states
         self.start = self._state(Prose(), 0)
 
     @classmethod
     def of(cls, tokenizer: Any, pairs: Iterable[Pair] = ()) -> Sections:
-        """The sections of a model's outputs: markers and turns as its tokenizer and chat template have them.
+        """Return the sections of a model, with the markers and turns of its tokenizer and chat template.
 
         Args:
             tokenizer: a Hugging Face tokenizer, or a processor that has one.
@@ -108,16 +108,16 @@ class Sections:
         return cls(vocabulary_of(tokenizer), found, turn_ids(tokenizer, found))
 
     def advance(self, state: State, token: int) -> State:
-        """The state behind one more token."""
+        """Return the state after one more token."""
         try:
             if self._plain[token] and state._plain is not None:
                 return state._plain
-        except IndexError:  # rows of an embedding that no token uses
+        except IndexError:  # a row of the embedding without a token
             return state
         return state._followers.get(token) or self._follow(state, token)
 
     def read(self, tokens: Iterable[int], state: State | None = None) -> State:
-        """The state behind these tokens, from the start or from a state. Nothing before the last turn is looked at."""
+        """Return the state after these tokens, starting from `state` or `start`. Tokens before the last turn are skipped."""
         tokens = tokens if isinstance(tokens, Sequence) else list(tokens)
         turn = bytes(map(self._turns.__contains__, tokens)).rfind(True)  # -1 if there is none
         state = self.start if state is None or turn >= 0 else state
@@ -131,17 +131,19 @@ class Sections:
         if len(self._states) + self._followers >= MAX_KNOWN:
             self._forget()
         place, node = state.place, state.node
-        state = self._states.setdefault((place, node), state)  # it may have been forgotten, and found again since
+        state = self._states.setdefault(
+            (place, node), state
+        )  # after `_forget`, there may be a new state for this place
         if token in self._turns:
             place, node = Prose(), 0
         else:
-            place, node = self._behind(place, node, self._bytes[token])
+            place, node = self._after_all(place, node, self._bytes[token])
         found = state._followers[token] = self._state(place, node)
         self._followers += 1
         return found
 
     def _forget(self) -> None:
-        """Begin anew. States that somebody holds are as good as before; other threads may be reading."""
+        """Clear the caches. States that a caller holds stay valid, even while other threads read them."""
         known = list(self._states.values())
         self._states.clear()
         self._followers = 0
@@ -151,14 +153,14 @@ class Sections:
             if kept is not None:
                 self._states[kept.place, kept.node] = kept
 
-    def _behind(self, place: Place, node: int, text: bytes) -> tuple[Place, int]:
-        """Behind these bytes. Of equal ones in a row, those behind the first that changes nothing change nothing."""
-        still = -1
+    def _after_all(self, place: Place, node: int, text: bytes) -> tuple[Place, int]:
+        """Return the state after these bytes. A run of equal bytes is skipped once one of them changes nothing."""
+        unchanging = -1
         for byte in text:
-            if byte != still:
+            if byte != unchanging:
                 before = place, node
                 place, node = self._after(place, node, byte)
-                still = byte if place is before[0] and node == before[1] else -1
+                unchanging = byte if place is before[0] and node == before[1] else -1
         return place, node
 
     def _after(self, place: Place, node: int, byte: int) -> tuple[Place, int]:
@@ -186,7 +188,7 @@ class Sections:
 
 
 def _is_uniform(place: Place, node: int) -> bool:
-    """Whether all tokens with a word and without a trigger lead to one state."""
+    """Return whether all tokens with a word and without a trigger lead to one state."""
     if isinstance(place, Code) and place.line in (RUN, TAIL):
         return False
     return not node and not (isinstance(place, Json) and not place.string)
@@ -209,7 +211,7 @@ def _checked(pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:
 
 
 def _search(pairs: tuple[Pair, ...]) -> tuple[list[dict[int, int]], list[tuple[tuple[Pair, bool], ...]]]:
-    """The automaton of Aho and Corasick: from node and byte to node (0 if not there), and what is found at each node."""
+    """Return the Aho-Corasick automaton: for each node, the next node by byte (default 0) and the markers found there."""
     step: list[dict[int, int]] = [{}]
     found: list[tuple[tuple[Pair, bool], ...]] = [()]
     for pair in pairs:
@@ -224,7 +226,10 @@ def _search(pairs: tuple[Pair, ...]) -> tuple[list[dict[int, int]], list[tuple[t
             if node:
                 found[node] += ((pair, opens),)
     queue = [(child, 0) for child in step[0].values()]
-    for node, shorter in queue:  # it grows; `shorter` is the longest proper end of the node's text that is a node too
+    for (
+        node,
+        shorter,
+    ) in queue:  # the queue grows; `shorter` is the node of the longest proper suffix of the node's text
         found[node] += found[shorter]
         queue += [(child, step[shorter].get(byte, 0)) for byte, child in step[node].items()]
         step[node] = step[shorter] | step[node]

@@ -1,4 +1,4 @@
-"""`Tracker`: where one generation is, what must come next, and when it must end. On the host, token by token."""
+"""`Tracker`: follow one generation token by token: its section, a forced token, and when it must end. Runs on the CPU."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ __all__ = ["MAX_REWIND", "Tracker", "closers_of"]
 
 MAX_REWIND = 256  # tokens
 MAX_CLOSER = 128  # tokens of a marker
-LEAST_COPIES = 3  # that are looked for
-RUNG_LENGTH = 16  # tokens from which a run counts for the ladder
+LEAST_COPIES = 3  # of a run that is detected
+RUNG_LENGTH = 16  # tokens of the shortest run that counts for the ladder
 NEVER = float("inf")
-WATCHED = 3  # the first fields of a `Climb`: what `push` announces
+WATCHED = 3  # `push` reports changes of the first three fields of a `Climb`
 
 
 class Climb(NamedTuple):
-    """How far up the ladder a generation is; changes only in and behind runs.
+    """How far up the ladder a generation is. It changes only in runs and after them.
 
     Attributes:
-        marker: the end-of-thinking marker under way, empty if there is none.
-        written: how many tokens of it stand at the end.
-        stopped, ended_thinking: the first run for which that happened, or would have in shadow mode.
+        marker: the end-of-thinking marker that is being written; empty if there is none.
+        written: how many of its tokens are written.
+        stopped, ended_thinking: the first run that caused this, or would have caused it in shadow mode.
         ends: how often thinking was ended.
         counted: period and start of the last runs that were counted as loops.
         loops, loop_tokens: see `Tracker`.
-        covered: where the last token counted as one of a loop stands.
+        covered: the length of the output up to the last token that was counted as part of a loop.
     """
 
     marker: tuple[int, ...] = ()
@@ -51,23 +51,23 @@ class Climb(NamedTuple):
 
 
 class Tracker:
-    """Follows one generation.
+    """The state of one generation with a policy.
 
         tracker = Tracker(asked, sections, closers_of(sections, tokenizer), prompt_ids)
         for token in generation:
             if tracker.push(token):                  # rarely true
                 tracker.section, tracker.forced, tracker.stopped
 
-    Runs of copies are looked for in the output only, and only where a ladder or shadow mode is asked for. All attributes
-    are a function of the tokens pushed: `rewind` takes up to 256 of them back.
+    Runs are detected in the output only, and only with a ladder or in shadow mode. All attributes depend only on the
+    tokens pushed. `rewind` removes up to 256 of them.
 
     Args:
-        asked: by the request.
-        sections: of the model; share them between requests.
+        asked: the request's settings.
+        sections: the model's sections; share them between requests.
         closers: see `closers_of`.
-        prompt: its ids, for the section in which the output begins.
-        early: `stopped` names a run that lacks so many tokens, for engines that end it by writing them; 0 or 1. One that
-            has thinking to end first, or needs less than 4 copies, is named when it is complete.
+        prompt: the prompt's ids, which determine the section in which the output begins.
+        early: 0, or 1 for engines that stop by choosing the last token of the run themselves: `stopped` is then set one
+            token early, unless thinking must be ended first or the run needs fewer than 4 copies.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Tracker:
         self._closers = closers
         self._shadow = asked.shadow
         self._state: State = sections.read(prompt)
-        self._states: deque[State] = deque(maxlen=MAX_REWIND)  # before each of the last tokens
+        self._states: deque[State] = deque(maxlen=MAX_REWIND)  # the state before each of the last tokens
         self._end = ladder.end_thinking_copies or NEVER
         self._stop = ladder.stop_copies or NEVER
         self._early = early
@@ -95,50 +95,50 @@ class Tracker:
                 max_rewind=MAX_REWIND,
             )
         self._climb = Climb()
-        self._climbs: deque[tuple[int, Climb]] = deque(maxlen=MAX_REWIND)  # (length with the token, the one before it)
+        self._climbs: deque[tuple[int, Climb]] = deque(maxlen=MAX_REWIND)  # (length at a change, `Climb` before it)
 
     @property
     def section(self) -> int:
-        """The number in `SECTIONS` of the token to come."""
+        """The section of the next token, as an index of `SECTIONS`."""
         return self._state.number
 
     @property
     def forced(self) -> int | None:
-        """The token that must come next: an end-of-thinking marker is under way."""
+        """The token that must come next in an end-of-thinking marker, or `None`."""
         return self.closing[0] if self.closing else None
 
     @property
     def closing(self) -> tuple[int, ...]:
-        """The tokens that must come next, to the end of the marker; for engines that must say so ahead."""
+        """All tokens that must come next, to the end of the marker; for engines that need them in advance."""
         return () if self._shadow else self._climb.marker[self._climb.written :]
 
     @property
     def stopped(self) -> Repetition | None:
-        """The run for which the generation must end now; `start` counts from the end of the prompt."""
+        """The run because of which the generation must end now; its `start` counts from the end of the prompt."""
         return None if self._shadow else self._climb.stopped
 
     @property
     def ended_thinking(self) -> Repetition | None:
-        """The first run for which thinking was ended."""
+        """The first run because of which thinking was ended."""
         return None if self._shadow else self._climb.ended_thinking
 
     @property
     def loops(self) -> int:
-        """How many runs of 5 copies and 60 tokens or more were seen, as in `lz_penalty.detection.is_loop`."""
+        """The number of runs of at least 5 copies and 60 tokens, as in `lz_penalty.detection.is_loop`."""
         return self._climb.loops
 
     @property
     def loop_tokens(self) -> int:
-        """How many tokens of the output stand in one."""
+        """The number of output tokens in such runs."""
         return self._climb.loop_tokens
 
     @property
     def rewindable(self) -> int:
-        """How many tokens can be taken back."""
+        """The number of tokens that `rewind` can remove."""
         return len(self._states)
 
     def copy(self) -> Tracker:
-        """Another one that goes on from here: a beam that splits, a request that is forked."""
+        """Return an independent copy, for a beam that splits or a request that is forked."""
         twin = copy.copy(self)
         twin._states, twin._climbs = self._states.copy(), self._climbs.copy()
         twin._detector = copy.deepcopy(self._detector)
@@ -148,7 +148,7 @@ class Tracker:
         return self.copy()  # sections are shared
 
     def totals(self) -> dict[str, int]:
-        """What this request adds to the counters (see `counters`); in shadow mode, what the ladder would have done."""
+        """Return the amounts that this request adds to the counters (see `counters`)."""
         climb = self._climb
         return {
             "lz_loops_seen": climb.loops,
@@ -159,7 +159,7 @@ class Tracker:
         }
 
     def push(self, token: int) -> bool:
-        """Read one token of the output; whether `section`, `forced` or `stopped` is another now."""
+        """Append one token of the output and return whether `section`, `forced` or `stopped` changed."""
         before = self._state
         self._states.append(before)
         self._state = state = self._advance(before, token)
@@ -170,7 +170,7 @@ class Tracker:
         return changed
 
     def rewind(self, count: int) -> None:
-        """Take the last `count` tokens back; at most 256, or as many as there are."""
+        """Remove the last `count` tokens; at most `rewindable`."""
         integer(0, len(self._states))("count", count)
         for _ in range(count):
             self._state = self._states.pop()
@@ -190,7 +190,7 @@ class Tracker:
         before = self._climb
         climb = _write(before, token) if before.marker else before
         closer = self._closer() if climb.marker or self._end < NEVER else ()
-        if climb.marker and not closer:  # the marker is complete, or thinking ended otherwise
+        if climb.marker and not closer:  # the marker is complete, or thinking ended in another way
             climb = climb._replace(marker=(), written=0)
         length = detector.length
         for period, start in detector.stretches:
@@ -204,10 +204,8 @@ class Tracker:
             if may_end and run / period >= self._end:
                 first = climb.ended_thinking or detector.run(period, start)
                 climb = climb._replace(marker=closer, written=0, ended_thinking=first, ends=climb.ends + 1)
-            elif (
-                due / period >= self._stop and not climb.stopped and not climb.written
-            ):  # a marker may begin like the loop
-                climb = climb._replace(stopped=detector.run(period, start))
+            elif due / period >= self._stop and not climb.stopped and not climb.written:
+                climb = climb._replace(stopped=detector.run(period, start))  # not in a marker: it may continue the run
         if climb is before:
             return False
         self._climbs.append((length, before))
@@ -217,13 +215,13 @@ class Tracker:
         return climb[:WATCHED] != before[:WATCHED]
 
     def _closer(self) -> tuple[int, ...]:
-        """The marker that ends the thinking of now; empty where it is not thinking, or only a turn's end does."""
+        """Return the marker that ends the current thinking; empty if there is no thinking or no such marker."""
         place = self._state.place
         return self._closers.get(place.pair, ()) if isinstance(place, Marked) else ()
 
 
 def _write(climb: Climb, token: int) -> Climb:
-    """A token while a marker is under way; one that is not its next begins it anew."""
+    """Count the written tokens of a marker; a token that is not its next one restarts the marker."""
     written = climb.written
     if written < len(climb.marker) and token == climb.marker[written]:
         written += 1
@@ -233,18 +231,18 @@ def _write(climb: Climb, token: int) -> Climb:
 
 
 def _count(climb: Climb, period: int, start: int, length: int) -> Climb:
-    """Count a run that ends at `length`, and the tokens of it that no other loop had."""
+    """Count a run that ends at `length`, and those of its tokens that were not counted yet."""
     fresh = length - (start if start > climb.covered else climb.covered)
     if (period, start) not in climb.counted:
         climb = climb._replace(loops=climb.loops + 1, counted=(*climb.counted[-15:], (period, start)))
-    return Climb._make((*climb[:-2], climb.loop_tokens + fresh, length))  # in a loop, with every token
+    return Climb._make((*climb[:-2], climb.loop_tokens + fresh, length))  # faster than _replace: runs for every token
 
 
 def closers_of(sections: Sections, tokenizer: Any) -> dict[Pair, tuple[int, ...]]:
-    """The ids of the markers that end thinking, by their pair.
+    """Return the token ids of the markers that end thinking, by their pair.
 
     Args:
-        sections: whose markers.
+        sections: the model's sections, which contain the markers.
         tokenizer: a Hugging Face tokenizer, or a processor that has one.
     """
     inner = text_tokenizer(tokenizer)
@@ -254,7 +252,7 @@ def closers_of(sections: Sections, tokenizer: Any) -> dict[Pair, tuple[int, ...]
             ids = tuple(map(int, inner(pair.close, add_special_tokens=False).input_ids))
             if not 0 < len(ids) <= MAX_CLOSER:
                 raise LZPenaltyError(
-                    f"marker {pair.close!r}: the tokenizer writes it with {len(ids)} tokens, must be 1 to {MAX_CLOSER}."
+                    f"marker {pair.close!r}: the tokenizer encodes it as {len(ids)} tokens; must be 1 to {MAX_CLOSER}."
                 )
             closers[pair] = ids
     return closers

@@ -1,4 +1,4 @@
-"""What a tokenizer's ids write, as bytes, and which of them begin or end a turn."""
+"""The bytes of a tokenizer's ids, and the ids that begin or end a turn."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ __all__ = ["text_tokenizer", "turn_ids", "vocabulary_of"]
 
 MAX_VOCABULARY = 2**22
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
-_INSIDE = re.compile("call|tool.?sep|function|arg|param|think|thought|reason|unk", re.I)  # special, but within a turn
+_INSIDE = re.compile("call|tool.?sep|function|arg|param|think|thought|reason|unk", re.I)  # special, but inside a turn
 
 
 def text_tokenizer(tokenizer: Any) -> Any:
-    """The tokenizer of texts: the given one, or that of a processor for images or sound.
+    """Return the text tokenizer: the given one, or that of a processor for images or sound.
 
-    A tokenizer may itself wrap one of another kind, which does not count.
+    Some tokenizers have an attribute `tokenizer` of another kind, which is not used.
     """
     return tokenizer if hasattr(tokenizer, "all_special_ids") else getattr(tokenizer, "tokenizer", tokenizer)
 
 
 def vocabulary_of(tokenizer: Any) -> list[bytes]:
-    """The bytes of every id, empty where there is no token.
+    """Return the bytes of every id; empty for an id without a token.
 
-    Byte-level vocabularies (a printable character for every byte) and those of SentencePiece (`▁` for a space, `<0x0A>`
-    for a byte) are told apart by what is in them; added tokens stand for themselves.
+    The vocabulary is either byte-level (a printable character for every byte) or SentencePiece (`▁` for a space, `<0x0A>`
+    for a byte). Its tokens show which. Added tokens are literal text.
 
     Args:
         tokenizer: a Hugging Face tokenizer, or a processor that has one.
@@ -37,8 +37,8 @@ def vocabulary_of(tokenizer: Any) -> list[bytes]:
     inner = text_tokenizer(tokenizer)
     if not hasattr(inner, "get_vocab"):
         raise LZPenaltyError(
-            f"tokenizer of type {type(inner).__name__}: has no get_vocab(). Give a Hugging Face tokenizer, or make "
-            "Sections from the bytes of every token yourself."
+            f"tokenizer of type {type(inner).__name__}: has no get_vocab(). Give a Hugging Face tokenizer, or create "
+            "Sections from the bytes of every token."
         )
     known, added = inner.get_vocab(), inner.get_added_vocab()
     size = max((*known.values(), *added.values()), default=-1) + 1
@@ -54,7 +54,7 @@ def vocabulary_of(tokenizer: Any) -> list[bytes]:
 
 
 def turn_ids(tokenizer: Any, pairs: Iterable[Pair]) -> tuple[int, ...]:
-    """The special tokens that begin or end a turn: all but those in markers and those that belong inside a turn."""
+    """Return the special tokens that begin or end a turn: all except those in markers and those used inside a turn."""
     inner = text_tokenizer(tokenizer)
     markers = "\n".join(f"{pair.open}\n{pair.close or ''}" for pair in pairs)
     special = dict(zip(inner.all_special_ids, inner.all_special_tokens, strict=True))
@@ -64,17 +64,17 @@ def turn_ids(tokenizer: Any, pairs: Iterable[Pair]) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1)
 def _characters() -> dict[str, int]:
-    """The byte that each character of a byte-level vocabulary stands for: printable Latin-1, then the rest from 256 on."""
-    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    return {chr(byte): byte for byte in shown} | {chr(256 + i): byte for i, byte in enumerate(hidden)}
+    """Return the byte of each character in a byte-level vocabulary: printable Latin-1, then the others from 256 on."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
 def _byte_level(token: str) -> bytes:
     characters = _characters()
     try:
         return bytes([characters[one] for one in token])
-    except KeyError:  # a word that was added without being listed as such
+    except KeyError:  # a word that was added but is not listed as added
         return token.encode()
 
 

@@ -1,4 +1,4 @@
-"""What the penalty and policies did in this process: plain numbers, and Prometheus counters if its client is installed.
+"""Count what the penalty and policies did in this process: plain numbers, and Prometheus counters if its client is there.
 
     add({"lz_loops_seen": 1})
     totals()                    # {"lz_shadow_steps": 0, ..., "lz_loops_seen": 1, ...}
@@ -24,8 +24,8 @@ COUNTERS = {
     "penalised requests if the server counts loops.",
     "lz_loops_left": "Loops that the text left again.",
     "lz_loop_tokens": "Tokens in loops.",
-    "lz_thinking_ended": "Times that thinking was ended for a run; in shadow mode, would have been.",
-    "lz_stopped": "Generations that were ended for a run; in shadow mode, would have been.",
+    "lz_thinking_ended": "How often a run ended thinking, or would have ended it in shadow mode.",
+    "lz_stopped": "Generations that a run ended, or would have ended in shadow mode.",
 }
 REQUESTS = "lz_requests"
 
@@ -34,7 +34,7 @@ _lock = threading.Lock()
 
 
 def add(amounts: Mapping[str, int]) -> None:
-    """Add to the counters of these names; amounts that are not positive are left out."""
+    """Add these amounts to the counters; amounts that are not positive are ignored."""
     exported = register()
     with _lock:
         for name, amount in amounts.items():
@@ -59,7 +59,7 @@ def totals() -> dict[str, int]:
 
 @lru_cache(maxsize=None)
 def register() -> dict[str, Any] | None:
-    """Make the Prometheus counters, once; `None` without its client. Call it if the endpoint should show zeros too."""
+    """Create the Prometheus counters once; `None` without its client. Call it early to make the endpoint show zeros."""
     try:
         client = import_module("prometheus_client")
     except ImportError:
