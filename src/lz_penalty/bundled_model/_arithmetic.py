@@ -1,7 +1,7 @@
-"""Families of word problems: each takes a random generator and returns (question, steps, answer).
+"""Families of word problems. Each takes a random generator and returns (question, steps, answer).
 
-Numbers stay small enough that one step is one fact a small model can know: sums below 1,000, products of
-at most two digits by one. Every intermediate value is written out.
+Numbers are small enough that a small model can know each step by heart: sums below 1,000, and products of a number with
+at most two digits and a digit. Every intermediate value is written out.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-from lz_penalty.bundled_model._words import BOXES, THINGS, count, listing, one, people
+from lz_penalty.bundled_model._words import BOXES, THINGS, Draft, count, listing, one, people
 
-Draft = tuple[str, list[str], str]
-
-# How a number of things grows or shrinks: what is told, and the word for it in a step.
+# How a number of things grows or shrinks: the words in the question, and the word in a step.
 CHANGES = {
     "+": [
         ("{who.he} finds {n} more", "Finds"),
@@ -31,7 +29,7 @@ CHANGES = {
 
 
 def running_total(rng: random.Random) -> Draft:
-    """A person gains and loses things, two to five times."""
+    """Follow a person who gains and loses things, two to five times."""
     (who, other), things = people(rng, 2), rng.choice(THINGS)
     total = rng.randint(8, 99)
     opening = rng.choice(["{} has {}.", "{} starts with {}.", "At first {} has {}.", "In the morning {} has {}."])
@@ -64,7 +62,7 @@ def running_total(rng: random.Random) -> Draft:
 
 
 def shopping(rng: random.Random) -> Draft:
-    """Prices times quantities, a sum, and perhaps the change."""
+    """Multiply prices and quantities, add them up, and perhaps subtract the sum from a purse or a coupon from it."""
     who = people(rng, 1)[0]
     goods = rng.sample(THINGS, rng.randint(1, 3))
     lines = [(thing, rng.randint(2, 9), rng.randint(2, 15)) for thing in goods]
@@ -92,7 +90,7 @@ def shopping(rng: random.Random) -> Draft:
 
 
 def chain(rng: random.Random) -> Draft:
-    """Amounts given relative to one another, told in any order."""
+    """Compute amounts that are given relative to each other, in any order."""
     group, things = people(rng, rng.randint(3, 4)), rng.choice(THINGS)
     values = [rng.randint(3, 30)]
     facts = [f"{group[0].name} has {count(values[0], things)}."]
@@ -133,7 +131,7 @@ def chain(rng: random.Random) -> Draft:
 
 
 def packing(rng: random.Random) -> Draft:
-    """Division with a remainder: full boxes, what is left over, boxes needed."""
+    """Divide with a remainder: full boxes, things left over, or boxes needed."""
     who, things, boxes = people(rng, 1)[0], rng.choice(THINGS), rng.choice(BOXES)
     size, start = rng.randint(3, 12), rng.randint(13, 70)
     total = start
@@ -165,7 +163,7 @@ def packing(rng: random.Random) -> Draft:
 
 
 def rates(rng: random.Random) -> Draft:
-    """So much per hour, for some hours, at two or three speeds."""
+    """Add up two or three products of a rate and a time."""
     kind = rng.randrange(3)
     parts = [(rng.randint(3, 60), rng.randint(2, 9)) for _ in range(rng.randint(2, 3))]
     if kind == 0:
@@ -189,7 +187,7 @@ def rates(rng: random.Random) -> Draft:
 
 
 def sharing(rng: random.Random) -> Draft:
-    """Equal shares, and what happens to one of them."""
+    """Compute equal shares, and perhaps give some of one share away."""
     who, things = people(rng, 1)[0], rng.choice(THINGS)
     friends, share = rng.randint(2, 9), rng.randint(3, 12)
     total, heads = (friends + 1) * share, friends + 1

@@ -1,6 +1,6 @@
-"""Families of logic problems: each takes a random generator and returns (question, steps, answer).
+"""Families of logic problems. Each takes a random generator and returns (question, steps, answer).
 
-The steps name what is compared or moved, so that a reader and a small model need no memory beyond the text.
+Every step is written out, so that a small model needs no memory beyond the text.
 """
 
 from __future__ import annotations
@@ -8,31 +8,13 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-from lz_penalty.bundled_model._words import THINGS, listing, people
-
-Draft = tuple[str, list[str], str]
+from lz_penalty.bundled_model._words import THINGS, Draft, listing, people
 
 _DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
 _COLOURS = ["red", "blue", "green", "white", "black", "yellow", "brown"]
-# Words that no book uses, so that only the question says how they relate.
-_KINDS = [
-    "wug",
-    "dax",
-    "fep",
-    "blick",
-    "toma",
-    "zarn",
-    "kiva",
-    "lupo",
-    "mib",
-    "nold",
-    "pran",
-    "quib",
-    "rint",
-    "sook",
-    "tiv",
-    "vonk",
-]
+# Invented words, so that only the question says how they relate.
+_INVENTED = "wug dax fep blick toma zarn kiva lupo mib nold pran quib rint sook tiv vonk"
+_KINDS = _INVENTED.split()
 _SCALES = (
     ("taller", "shorter", "tallest", "shortest"),
     ("older", "younger", "oldest", "youngest"),
@@ -43,7 +25,7 @@ _SCALES = (
 
 
 def ordering(rng: random.Random) -> Draft:
-    """Put three to five people in order from comparisons of neighbours, told in any order and direction."""
+    """Put three to five people in order, given comparisons of neighbours in any order and direction."""
     ranked = [person.name for person in people(rng, rng.randint(3, 5))]
     more, less, most, least = rng.choice(_SCALES)
     pairs = list(pairwise(ranked))
@@ -87,7 +69,7 @@ def extremes(rng: random.Random) -> Draft:
 
 
 def counting(rng: random.Random) -> Draft:
-    """Count the members of a list that have a property, one by one."""
+    """Count the items of a list that have a property, one by one."""
     kind, found, steps = rng.randrange(3), 0, []
     if kind == 2:
         colour = rng.choice(_COLOURS)
@@ -160,7 +142,7 @@ def kinds(rng: random.Random) -> Draft:
 
 
 def weekday(rng: random.Random) -> Draft:
-    """Which day it is after so many days, with whole weeks taken out."""
+    """Find the day of the week after a number of days, without the whole weeks."""
     today, who = rng.randrange(7), people(rng, 1)[0]
     n, m = rng.randint(3, 60), rng.randint(2, 30)
     question = f"Today is {_DAYS[today]}. {who.name} leaves in {n} days"

@@ -1,17 +1,15 @@
-"""Families of problems about bare numbers: each takes a random generator and returns (question, steps, answer)."""
+"""Families of problems about plain numbers. Each takes a random generator and returns (question, steps, answer)."""
 
 from __future__ import annotations
 
 import random
 from itertools import pairwise
 
-from lz_penalty.bundled_model._words import count
-
-Draft = tuple[str, list[str], str]
+from lz_penalty.bundled_model._words import Draft, count
 
 
 def sequence(rng: random.Random) -> Draft:
-    """Continue a row of numbers by one to three terms."""
+    """Continue a sequence of numbers by one to three terms."""
     kind, ahead = rng.randrange(3), rng.randint(1, 3)
     steps = []
     if kind == 0:
@@ -49,7 +47,7 @@ def sequence(rng: random.Random) -> Draft:
 
 
 def expression(rng: random.Random) -> Draft:
-    """A formula of two to five operations, done one at a time."""
+    """Compute a formula of two to five operations, one at a time."""
     value = rng.randint(2, 30)
     text, steps, simple = str(value), [], True
     for _ in range(rng.randint(2, 5)):
@@ -60,7 +58,7 @@ def expression(rng: random.Random) -> Draft:
                 op = "-"
         if op == "-":
             n = min(n, value)
-        # Brackets only where the order of operations needs them, so that both kinds of rows appear.
+        # Brackets only if the order of operations needs them, so that both kinds appear.
         inner = f"({text})" if op == "*" and not simple else text
         text, simple = f"{inner} {op} {n}", op == "*" and simple
         result = value + n if op == "+" else value - n if op == "-" else value * n

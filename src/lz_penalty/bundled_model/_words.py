@@ -1,9 +1,11 @@
-"""The people and things that the problems are about."""
+"""The people and things in the problems, and how to write them."""
 
 from __future__ import annotations
 
 import random
 from typing import NamedTuple
+
+Draft = tuple[str, list[str], str]  # question, steps, answer
 
 
 class Person(NamedTuple):
@@ -24,40 +26,11 @@ PEOPLE = tuple(
 )
 
 # Things that can be counted, bought, packed and given away; all plurals end in -s.
-THINGS = tuple(
-    [
-        "apples",
-        "pears",
-        "plums",
-        "oranges",
-        "lemons",
-        "eggs",
-        "cakes",
-        "buttons",
-        "coins",
-        "marbles",
-        "stamps",
-        "pens",
-        "pencils",
-        "books",
-        "cards",
-        "stones",
-        "shells",
-        "nuts",
-        "beads",
-        "ribbons",
-        "candles",
-        "roses",
-        "balls",
-        "stickers",
-        "keys",
-        "cups",
-        "plates",
-        "spoons",
-        "bricks",
-        "tickets",
-    ]
+_THINGS = (
+    "apples pears plums oranges lemons eggs cakes buttons coins marbles stamps pens pencils books cards stones "
+    "shells nuts beads ribbons candles roses balls stickers keys cups plates spoons bricks tickets"
 )
+THINGS = tuple(_THINGS.split())
 BOXES = ("boxes", "bags", "baskets", "crates", "jars", "trays")
 
 
@@ -80,7 +53,7 @@ def count(number: int, plural: str) -> str:
 
 
 def people(rng: random.Random, number: int) -> list[Person]:
-    """Return that many different people."""
+    """Return this many different people."""
     return rng.sample(PEOPLE, number)
 
 

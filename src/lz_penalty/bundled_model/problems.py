@@ -1,10 +1,8 @@
-"""Step-by-step arithmetic and logic problems, written by a deterministic generator.
+"""Generate step-by-step arithmetic and logic problems, with the standard library only.
 
-A problem is a question, numbered reasoning steps between <think> and </think>, and one line `Answer: N`.
-The same seed gives the same problems on every machine. A question belongs to the training or to the
-held-out split by a checksum of its text, so that the two can never share a question.
-
-Standard library only; no tokens and no model here.
+A problem is a question, numbered reasoning steps between <think> and </think>, and one line `Answer: N`. Equal seeds
+give equal problems on every machine. A checksum of its text puts a question into the training or the held-out split, so
+the two never share a question.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ _ANSWER = re.compile(r"^Answer:[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 
 
 class Problem(NamedTuple):
-    """One problem: what is asked, the full text of a right solution, and the answer alone."""
+    """One problem: the question, the full text of a correct solution, the answer, and the family."""
 
     question: str
     solution: str
@@ -37,7 +35,7 @@ class Problem(NamedTuple):
 
 
 def split_of(question: str) -> Split:
-    """Return the split a question belongs to, from its text alone.
+    """Return the split of a question, which depends only on its text.
 
     >>> split_of("Calculate 2 + 2.")
     'train'
@@ -52,8 +50,8 @@ def generate(seed: int, n: int, split: Split = "train", families: Sequence[str] 
         seed: any integer; equal seeds give equal problems.
         n: how many.
         split: "train" or "heldout".
-        families: names from `FAMILIES` to draw from, all of them by default. A single family may hold too
-            few different questions for a large `n`, which raises ValueError.
+        families: names from `FAMILIES`, by default all. A single family may have too few different questions for a
+            large `n`, which raises ValueError.
 
     >>> first, second = generate(seed=1, n=2, split="heldout", families=["expression"])
     >>> print(prompt(first) + first.solution)
@@ -83,12 +81,12 @@ def generate(seed: int, n: int, split: Split = "train", families: Sequence[str] 
         if question not in found and split_of(question) == split:
             found[question] = Problem(question, _solution(steps, answer), answer, family)
     else:
-        raise ValueError(f"families {names} hold fewer than {n} different {split} questions")
+        raise ValueError(f"families {names} have fewer than {n} different {split} questions")
     return list(found.values())
 
 
 def prompt(problem: Problem | str) -> str:
-    r"""Return the text given to the model; its solution follows directly.
+    r"""Return the text for the model; the solution follows directly.
 
     >>> prompt("Calculate 2 + 2.")
     'Question: Calculate 2 + 2.\n'
@@ -98,7 +96,7 @@ def prompt(problem: Problem | str) -> str:
 
 
 def extract_answer(text: str) -> str | None:
-    r"""Return what follows the first `Answer:` after the reasoning, or None.
+    r"""Return the text after the first `Answer:` that follows the reasoning, or None.
 
     >>> extract_answer("<think>\n1. 2 + 2 = 4.\n</think>\nAnswer: 4")
     '4'
