@@ -51,7 +51,7 @@ class Scale(NamedTuple):
 
 
 class Thresholds(NamedTuple):
-    """How many items a run needs to count, by period.
+    """The least number of items in a run that counts, by period.
 
     Args:
         need: the least number of items, by period; need[0] is not used.

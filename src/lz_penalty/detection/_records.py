@@ -79,7 +79,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Reading:
-    """How to read documents.
+    """The settings for reading documents.
 
     Args:
         format: `text` (one document per file), `jsonl`, `parquet`, or `auto`: by the file's name, else text.

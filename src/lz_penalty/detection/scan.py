@@ -218,7 +218,7 @@ def _judge_all(waiting: Sequence[Document | Problem], judge: Judge) -> Iterator[
 
 @dataclass
 class Tally:
-    """How many documents a criterion flags, and how many of their characters come after the first copy."""
+    """The number of documents that a criterion flags, and of their characters after the first copy."""
 
     documents: int = 0
     wasted: int | None = 0

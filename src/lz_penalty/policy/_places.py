@@ -77,7 +77,7 @@ class Prose:
 
     @property
     def takes_markers(self) -> bool:
-        """Whether a marker counts here. In inline code, tables and info strings, a text writes about markers."""
+        """Whether a marker counts here; in inline code, tables and info strings it is only mentioned."""
         return not (self.inline or self.table or self.run)
 
     def after(self, byte: int) -> Place:

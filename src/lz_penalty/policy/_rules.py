@@ -74,7 +74,7 @@ def _check_order(end: float | None, stop: float | None, prefix: str = "") -> Non
 
 @dataclass(frozen=True, kw_only=True)
 class Ladder:
-    """How many adjacent copies trigger stronger measures, with or without a penalty. `None` means never.
+    """The numbers of adjacent copies that end thinking or the generation, with or without a penalty. `None` means never.
 
     A run counts if it has at least 16 tokens; its unit has at most 1,024 tokens.
 

@@ -27,7 +27,7 @@ WATCHED = 3  # `push` reports changes of the first three fields of a `Climb`
 
 
 class Climb(NamedTuple):
-    """How far up the ladder a generation is. It changes only in runs and after them.
+    """The position of a generation on the ladder. It changes only in runs and after them.
 
     Attributes:
         marker: the end-of-thinking marker that is being written; empty if there is none.
@@ -66,8 +66,8 @@ class Tracker:
         sections: the model's sections; share them between requests.
         closers: see `closers_of`.
         prompt: the prompt's ids, which determine the section in which the output begins.
-        early: 0, or 1 for engines that stop by choosing the last token of the run themselves: `stopped` is then set one
-            token early, unless thinking must be ended first or the run needs fewer than 4 copies.
+        early: 0, or 1 for an engine whose stop adds one more token of the run: `stopped` is then set one token early,
+            unless thinking must be ended first or the run needs fewer than 4 copies.
     """
 
     def __init__(
