@@ -171,7 +171,7 @@ LOOP = ("the cat sat on the mat and " * 4).strip()
 def test_the_terminal_shows_match_loop_and_table():
     shown = run(LOOP)
     assert shown.returncode == 0, shown.stderr
-    for part in ("Longest match: ", "Loop: 8 tokens", "extends a match of", "goes on with the loop"):
+    for part in ("Longest match: ", "Loop: 8 tokens", "extends a match of", "continues the loop"):
         assert part in shown.stdout
 
 
@@ -203,7 +203,7 @@ def test_json_is_the_library(tokenizer):
     [
         (("text", "--penalty", "none"), "an LZ penalty"),
         (("text", "--penalty", "paper:0"), "with a strength above 0"),
-        (("text", "--penalty", "paper,include_prompt=0"), "no prompt to leave out"),
+        (("text", "--penalty", "paper,include_prompt=0"), "include_prompt has no effect"),
         (("text", "--penalty", "dry"), "an LZ penalty"),
         ((" ",), "the text is empty"),
         ((b"text \xff",), "not UTF-8 from character 6"),
@@ -218,7 +218,7 @@ def test_json_is_the_library(tokenizer):
         (("text", "--dtype", "auto"), "--dtype: needs --run"),
         (("text", "--top", "12", "--json"), "--top and --json"),
         (("text", "--top", "12", "--html", "page.html"), "--top and --html"),
-        (("text", "--at", "0", "--html", "page.html", "--run", "none"), "no token to go on from"),
+        (("text", "--at", "0", "--html", "page.html", "--run", "none"), "no token to continue from"),
         (("text", "--html", "page.html", "--json"), "choose one"),
         (("text", "--html", "no/such/folder/page.html"), "cannot be written"),
         (("text", "--html", "page.html", "--run", "gaurded"), "Did you mean guarded"),

@@ -196,7 +196,7 @@ def test_runs_are_compared_and_chosen(open_page, published, recordings):
     for run in recordings[0]["runs"][1:]:
         pairs = zip(recordings[0]["runs"][0]["tokens"], run["tokens"], strict=True)
         first = next(i for i, (a, b) in enumerate(pairs) if a != b)
-        assert f"leaves at {prompt + first}" in summaries[run["penalty"]]
+        assert f"differs from {prompt + first} on" in summaries[run["penalty"]]
     page.get_by_role("radio", name="paper").check()
     assert page.evaluate("lzPenalty.app.tokens().length") == prompt + len(
         recordings[0]["runs"][runs.index("paper")]["tokens"]
@@ -226,7 +226,7 @@ def test_loops_are_found_once_and_the_focus_stays(open_page, published):
 def test_strength_0_lowers_nothing(open_page):
     page = open_page(text=LOOP.strip(), config=LZPenaltyConfig(buffer_size=4))
     slide(page, "strength", 0)
-    expect(page.locator("#others")).to_contain_text("0 tokens would be lowered. All tokens but")
+    expect(page.locator("#others")).to_contain_text("0 tokens would be lowered. All tokens except")
 
 
 def test_a_recorded_penalty_takes_the_token_that_the_page_puts_first(open_page, published, recordings):

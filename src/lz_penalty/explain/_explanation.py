@@ -1,4 +1,4 @@
-"""One step explained: window, buffer, matches, loop, and what every candidate costs."""
+"""Explain one step: window, buffer, matches, loop, and the cost of every candidate."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Decode = Callable[[list[int]], str]
 
 @dataclass(frozen=True)
 class Match:
-    """A stretch of the window that equals the end of the context, as long as any.
+    """A longest stretch of the window that equals the end of the context.
 
     Args:
-        length: how many tokens; the paper's `l`.
-        distance: of its first token, where the window's newest has 1; the paper's `d`.
-        start: its first token's place in `token_ids`.
-        stop: the place after its last token.
-        next_token: the token there, by which the match would grow.
-        extends: whether that token is charged for it.
+        length: the number of tokens; the paper's `l`.
+        distance: the distance of its first token, where the window's newest token has 1; the paper's `d`.
+        start: the position of its first token in `token_ids`.
+        stop: the position after its last token.
+        next_token: the token at `stop`, which would extend the match.
+        extends: whether that token is penalised for extending it.
         text: the match, decoded.
     """
 
@@ -43,14 +43,14 @@ class Match:
 
 @dataclass(frozen=True)
 class Loop:
-    """The end of the context repeats.
+    """A loop at the end of the context.
 
     Args:
-        period: how many tokens come again and again.
-        copies: how often they stand there, a real number of at least 3.
+        period: the number of tokens that are repeated.
+        copies: how often they occur, a real number of at least 3.
         start: where the first copy begins in `token_ids`.
-        next_token: the token that would go on with it.
-        bits: what escalation charges that token.
+        next_token: the token that would continue the loop.
+        bits: what escalation adds to that token's codelength; negative.
         text: the last whole copy, decoded.
     """
 
@@ -64,16 +64,16 @@ class Loop:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A token that costs less than a literal, and the occurrence that makes it so.
+    """A token that costs less than a literal, and its cheapest occurrence.
 
     Args:
         token: its id.
-        codelength: bits it would cost as the next token, the loop's included.
-        change: what is added to its logit; 0 if the strength is.
-        distance: of its cheapest occurrence in the window; None if it is charged for the loop alone.
+        codelength: its cost in bits as the next token, including the loop's bits.
+        change: the number that is added to its logit; 0 if the strength is 0.
+        distance: the distance of its cheapest occurrence in the window; None if only the loop makes it cheap.
         match_length: how many tokens before that occurrence equal the end of the context.
-        extends: whether it is cheap because a match grows by it.
-        loop_bits: what it is charged for going on with a loop.
+        extends: whether it is cheap because it extends a match.
+        loop_bits: the bits for continuing a loop; negative.
         text: the token, decoded.
     """
 
@@ -89,19 +89,19 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What the penalty sees and does after the given tokens.
+    """One step: what the penalty finds and changes after the given tokens.
 
     Args:
         length: how many tokens were given.
-        vocab_size: the alphabet.
+        vocab_size: the size of the alphabet.
         config: the settings.
         window: where the window begins and ends in `token_ids`.
-        buffer: the same of the buffer.
-        longest_match: its length; the paper's `l`.
-        matches: all matches of that length, nearest first; none if it is 0.
-        loop: the loop that the tokens end with, or None.
-        literal: bits of every token that is no candidate; their logits do not change.
-        candidates: all tokens that cost less than that, cheapest first; their logits change unless the strength is 0.
+        buffer: where the buffer begins and ends.
+        longest_match: the length of the longest match; the paper's `l`.
+        matches: all matches of that length, nearest first; empty if it is 0.
+        loop: the loop at the end of the tokens, or None.
+        literal: the bits of every token that is not a candidate; their logits do not change.
+        candidates: all tokens that cost fewer bits, cheapest first; their logits change unless the strength is 0.
     """
 
     length: int
@@ -116,7 +116,7 @@ class Explanation:
     candidates: tuple[Candidate, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as dictionaries, lists and numbers, which JSON can hold."""
+        """Return the explanation as dictionaries, lists and numbers, for JSON."""
         return asdict(self)
 
 
@@ -128,14 +128,14 @@ def explain(
     prompt_length: int = 0,
     decode: Decode | None = None,
 ) -> Explanation:
-    """Why the penalty does what it does after `token_ids`. The cost does not depend on the vocabulary.
+    """Explain what the penalty does after `token_ids`. The time does not depend on the vocabulary.
 
     Args:
-        token_ids: the tokens so far, prompt and all.
-        vocab_size: the alphabet: the width of the logits.
+        token_ids: the tokens so far, including the prompt.
+        vocab_size: the size of the alphabet, which is the width of the logits.
         config: the settings.
-        prompt_length: how many of the tokens are the prompt's; counts with `include_prompt=False`.
-        decode: a tokenizer's `decode`; with it the parts of the explanation have their text.
+        prompt_length: how many of the tokens belong to the prompt; used with `include_prompt=False`.
+        decode: a tokenizer's `decode`, which adds texts to the explanation.
 
     >>> config = LZPenaltyConfig(window_size=8, buffer_size=2)
     >>> step = explain([1, 2, 3, 4, 1, 2, 3, 4, 1, 2], 1000, config=config)
@@ -171,13 +171,13 @@ def explain(
 
 
 def settings_of(config: LZPenaltyConfig) -> dict[str, Any]:
-    """The settings as `reference.adjustments` takes them: all but the strength and what it makes of the prompt."""
+    """Return the settings for `reference.adjustments`: all except `strength` and `include_prompt`."""
     left_out = ("strength", "include_prompt")
     return {field.name: getattr(config, field.name) for field in fields(config) if field.name not in left_out}
 
 
 def checked(token_ids: Sequence[int], vocab_size: int) -> list[int]:
-    """The tokens as a list, once both are what they should be."""
+    """Check both arguments and return the tokens as a list."""
     integer(1, MAX_TOKEN_ID)("vocab_size", vocab_size)
     tokens = list(token_ids)
     for token in tokens:
@@ -187,7 +187,7 @@ def checked(token_ids: Sequence[int], vocab_size: int) -> list[int]:
 
 
 def _extending(found, vocab_size, config) -> set[int]:
-    """Distances of the occurrences by which a match grows, of tokens that are charged for it."""
+    """Return the distances of occurrences that extend a match and whose token is penalised."""
     exempt = set(config.exempt_token_ids)
     return {one.distance for one in found if one.extends and 0 <= one.token < vocab_size and one.token not in exempt}
 
@@ -213,8 +213,8 @@ def _loop(tokens, context, vocab_size, config, decode) -> Loop | None:
     found = trailing_loop(context, config.loop_window)
     if found is None:
         return None
-    alone = settings_of(config) | {"formula": "paper", "min_match_length": None}  # what escalation does by itself
-    charged = reference.adjustments(context, vocab_size, **alone)
+    escalation_only = settings_of(config) | {"formula": "paper", "min_match_length": None}
+    charged = reference.adjustments(context, vocab_size, **escalation_only)
     return Loop(
         period=found.period,
         copies=found.copies,
@@ -230,7 +230,7 @@ def _candidates(context, vocab_size, config, found, decode) -> tuple[Candidate, 
     bits = reference.adjustments(context, vocab_size, **settings)
     without_loop = reference.adjustments(context, vocab_size, **settings | {"escalation": 0.0})
     cheapest: dict[int, reference.Occurrence] = {}
-    for one in found:  # nearest first, so that the nearest of equals stays
+    for one in found:  # nearest first, so the nearest of equally cheap ones is kept
         if one.token not in cheapest or one.value < cheapest[one.token].value:
             cheapest[one.token] = one
     candidates = []

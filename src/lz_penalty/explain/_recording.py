@@ -1,17 +1,17 @@
-"""Recorded runs for the explorer: what a model's likeliest tokens were at each step. The format, and its checks.
+"""Read and check recorded runs for the explorer: the most likely tokens of a model at each step.
 
 A recording is one JSON object:
 
     {"format": "lz-penalty recording 1",
-     "name": what the explorer calls it, "about": a sentence or two,
-     "model": ..., "vocab_size": V, "special": ids that the penalty leaves alone,
+     "name": its name in the explorer, "about": a sentence or two,
+     "model": ..., "vocab_size": V, "special": ids that are not penalised,
      "prompt": token ids, "texts": {"id": text of every token id in the recording},
-     "runs": [{"penalty": as `lz-penalty generate` takes it, "config": its LZPenaltyConfig or null,
-               "tokens": ids that were written,
+     "runs": [{"penalty": as for `lz-penalty generate`, "config": its LZPenaltyConfig or null,
+               "tokens": ids that were generated,
                "log_normalisers": per token log(sum(exp(logits))) over the whole vocabulary,
-               "top": per token [id, logit, id, logit, ...] of the likeliest tokens and the one written}]}
+               "top": per token [id, logit, id, logit, ...] of the most likely tokens and the chosen one}]}
 
-Logits are the model's own, before any penalty. The first run named "none" is what others are compared with.
+Logits are the model's own, before any penalty. The first run named "none" is the baseline of the other runs.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ FORMAT = "lz-penalty recording 1"
 MAX_TOKENS = 5_000  # of a run with its prompt, and of a text
 MAX_RUNS = 24
 MAX_FILE = 64 * 2**20  # bytes
-MAX_LOGIT = 1e39  # more than float32 holds
+MAX_LOGIT = 1e39  # larger than any float32
 
 
 def read_recording(path: Path) -> dict[str, Any]:
-    """The recording in a file; an error that says what is wrong with it."""
+    """Return the recording in a file; raise if it is not valid."""
     try:
         data = json.loads(read_text(path, MAX_FILE))
     except LZPenaltyError:
@@ -48,13 +48,13 @@ def read_recording(path: Path) -> dict[str, Any]:
 
 
 def checked_recording(data: Any, where: str = "recording") -> dict[str, Any]:
-    """The same recording with nothing in it that the format does not have; raises where something is missing or odd."""
+    """Return the recording without unknown fields; raise if a field is missing or invalid."""
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise LZPenaltyError(f'{where}: must be a JSON object with "format": "{FORMAT}".')
     try:
         runs = data["runs"]
         if not 1 <= len(runs) <= MAX_RUNS:
-            raise ValueError(f"{len(runs)} runs; there may be 1 to {MAX_RUNS}")
+            raise ValueError(f"{len(runs)} runs; must be 1 to {MAX_RUNS}")
         prompt = _ids(data["prompt"])
         out = {
             "format": FORMAT,
@@ -67,12 +67,12 @@ def checked_recording(data: Any, where: str = "recording") -> dict[str, Any]:
         }
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise LZPenaltyError(f"{where}: is no recording as docs/explain.md describes it: {reason}.") from None
+        raise LZPenaltyError(f"{where}: is not a recording as described in docs/explain.md: {reason}.") from None
     return out
 
 
 def stored_text(name: str, ids: list[int], tokenizer: Tokenizer) -> dict[str, Any]:
-    """A text of any tokenizer, for `page(texts=...)`."""
+    """Return the tokens and texts of any tokenizer, for `page(texts=...)`."""
     if len(ids) > MAX_TOKENS:
         raise LZPenaltyError(
             f"{len(ids):,} tokens: the explorer shows at most {MAX_TOKENS:,}. Use --at, or a shorter text."
@@ -90,11 +90,11 @@ def stored_text(name: str, ids: list[int], tokenizer: Tokenizer) -> dict[str, An
 def _run(run: dict[str, Any], prompt_length: int) -> dict[str, Any]:
     tokens = _ids(run["tokens"])
     if prompt_length + len(tokens) > MAX_TOKENS:
-        raise ValueError(f"a run of {prompt_length + len(tokens):,} tokens; there may be {MAX_TOKENS:,}")
+        raise ValueError(f"a run of {prompt_length + len(tokens):,} tokens; must be at most {MAX_TOKENS:,}")
     normalisers = _finite("a normaliser", run["log_normalisers"])
     top = [_pairs(pairs) for pairs in run["top"]]
     if not len(tokens) == len(normalisers) == len(top):
-        raise ValueError('"tokens", "log_normalisers" and "top" must be equally long')
+        raise ValueError('"tokens", "log_normalisers" and "top" must have the same length')
     config = None if run["config"] is None else asdict(LZPenaltyConfig(**run["config"]))
     return {
         "penalty": _string(run["penalty"]),

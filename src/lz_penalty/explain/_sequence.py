@@ -1,4 +1,4 @@
-"""A whole text explained: what each of its tokens cost."""
+"""Explain a whole text: the cost of each of its tokens."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Token:
 
     Args:
         token: its id.
-        codelength: bits that the penalty takes it to cost: `Explanation`'s value of this token at this place.
-        match_length: the longest match before it.
-        code_bits: its share of the text's LZSS code: the bits of its phrase over the tokens of its phrase.
-        rate: bits per token of that code so far, this token included; the text's compression rate at its last token.
+        codelength: its cost in bits according to the penalty, as in `Explanation` at this position.
+        match_length: the length of the longest match before it.
+        code_bits: its share of the text's LZSS code: the bits of its phrase / the tokens of its phrase.
+        rate: bits per token of that code up to and including this token; at the last token, the compression rate.
         text: the token, decoded.
     """
 
@@ -37,7 +37,7 @@ class Token:
 
 @dataclass(frozen=True)
 class SequenceExplanation:
-    """A text's tokens with their costs; `literal` is what a token costs that is spelled out."""
+    """A text's tokens with their costs. `literal` is the cost of a token that is not copied."""
 
     vocab_size: int
     config: LZPenaltyConfig
@@ -45,20 +45,20 @@ class SequenceExplanation:
     tokens: tuple[Token, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as dictionaries, lists and numbers, which JSON can hold."""
+        """Return the explanation as dictionaries, lists and numbers, for JSON."""
         return asdict(self)
 
 
 def explain_sequence(
     token_ids: Sequence[int], vocab_size: int, *, config: LZPenaltyConfig, decode: Decode | None = None
 ) -> SequenceExplanation:
-    """What every token of a text costs, given those before it, and how well the text compresses.
+    """Explain what every token of a text costs, given the tokens before it, and how well the text compresses.
 
     Args:
         token_ids: the text.
-        vocab_size: the alphabet.
-        config: the settings; there is no prompt here.
-        decode: a tokenizer's `decode`; with it tokens have their text.
+        vocab_size: the size of the alphabet.
+        config: the settings; the text has no prompt.
+        decode: a tokenizer's `decode`, which adds the tokens' texts.
 
     >>> loop = explain_sequence([1, 2, 3] * 20, 1000, config=LZPenaltyConfig())
     >>> round(loop.tokens[0].code_bits, 2), round(loop.tokens[-1].rate, 2)  # log2(1000) + 1, and far less

@@ -1,4 +1,4 @@
-"""A tokenizer alone, by the same names as models; transformers is imported when it is asked for."""
+"""Load a tokenizer without its model. Imports transformers only when it is needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BUNDLED = "bundled"
 
 
 class Tokenizer(NamedTuple):
-    """What an explanation needs of a tokenizer.
+    """The parts of a tokenizer that an explanation needs.
 
     `vocab_size` is the width of the model's logits; `special` are the ids that engines exempt from the penalty.
     """
@@ -29,7 +29,7 @@ class Tokenizer(NamedTuple):
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer of `bundled`, a Hugging Face id or a folder; one clear error if that fails."""
+    """Load the tokenizer of `bundled`, of a Hugging Face id or of a folder."""
     from transformers import AutoConfig, AutoTokenizer
 
     path: str | Path = bundled_model.path() if name == BUNDLED else name
@@ -40,7 +40,7 @@ def load_tokenizer(name: str) -> Tokenizer:
         raise LZPenaltyError(f"tokenizer {name!r} cannot be loaded: {reason}") from None
     try:
         width = AutoConfig.from_pretrained(path).get_text_config().vocab_size
-    except (OSError, ValueError, AttributeError):  # a tokenizer by itself
+    except (OSError, ValueError, AttributeError):  # a tokenizer without a model
         width = len(tokenizer)
     return Tokenizer(
         name,
@@ -52,18 +52,18 @@ def load_tokenizer(name: str) -> Tokenizer:
 
 
 def prompt_of(tokenizer: Any, text: str, at: int | None = None) -> list[int]:
-    """The text as a model gets it, with the special tokens that its tokenizer adds; if asked, the first `at` of its own."""
+    """Return the ids of a text with the special tokens that its tokenizer adds; `at` cuts after that many of the text's."""
     whole = tokenizer(text, verbose=False).input_ids
     if at is None:
         return whole
-    alone = tokenizer(text, add_special_tokens=False, verbose=False).input_ids
-    places = range(len(whole) - len(alone) + 1)
-    begin = next((i for i in places if whole[i : i + len(alone)] == alone), 0)
+    plain = tokenizer(text, add_special_tokens=False, verbose=False).input_ids
+    starts = range(len(whole) - len(plain) + 1)
+    begin = next((i for i in starts if whole[i : i + len(plain)] == plain), 0)
     return whole[: begin + at]
 
 
 def decoder(tokenizer: Any) -> Callable[[list[int]], str]:
-    """A tokenizer's `decode` that keeps the space which many drop at the beginning, for parts of a text."""
+    """Return a tokenizer's `decode` for parts of a text: it keeps the leading space, which many tokenizers drop."""
 
     def decode(ids: list[int]) -> str:
         text = tokenizer.decode(ids, clean_up_tokenization_spaces=False)

@@ -1,4 +1,4 @@
-"""The explorer: one HTML file that needs neither server nor network, put together from the files in this folder."""
+"""The explorer: one HTML file that needs neither server nor network, assembled from the files in this folder."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def page(
     examples: Sequence[dict[str, str]] = (),
     show: str = "own",
 ) -> str:
-    """The explorer as HTML.
+    """Return the explorer as HTML.
 
     Args:
-        config: the settings it begins with.
-        text: what stands in the field to type in, for the bundled tokenizer.
+        config: the initial settings.
+        text: the initial content of the text field, for the bundled tokenizer.
         texts: texts of other tokenizers, with their tokens; see `lz_penalty.explain._recording.stored_text`.
         recordings: recorded runs; see `lz_penalty.explain._recording`.
         examples: texts to choose from, each with a name and a text.
-        show: what is shown first: "own" (the field), or such as "text:0", "recording:0".
+        show: the source that is shown first: "own" (the text field), or for example "text:0" or "recording:0".
     """
     data = {
         "tokenizer": bundled_tokenizer(),
@@ -69,7 +69,7 @@ def page(
 
 
 def bundled_tokenizer() -> dict[str, Any]:
-    """What the page needs to tokenize as the bundled model does."""
+    """Return the data with which the page tokenizes like the bundled model."""
     stored = json.loads((bundled_model.path() / "tokenizer.json").read_text(encoding="utf-8"))
     vocabulary = stored["model"]["vocab"]
     added = stored["added_tokens"]
@@ -87,12 +87,12 @@ def _read(name: str) -> str:
 
 
 def _as_data(data: Any) -> str:
-    """JSON in which nothing can end the script element that holds it; in ASCII, so that half of a pair can be written too."""
+    """Return JSON that cannot end its script element. It is ASCII, so that lone surrogates can be written too."""
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _policy(script: str, style: str) -> str:
-    """Only this script and this style; nothing from anywhere else."""
+    """Return a content security policy that allows only this script and this style."""
 
     def digest(text: str) -> str:
         return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"

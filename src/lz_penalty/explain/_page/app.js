@@ -1,4 +1,4 @@
-// What is shown, and what follows from what: a source gives tokens, tokens and settings give steps.
+// The state of the page: a source gives tokens; tokens and settings give steps.
 
 const MAX_TOKENS = 5000;
 const PLAY_MILLISECONDS = 300;
@@ -67,7 +67,7 @@ class App {
     this.goTo(tokens.length);
   }
 
-  /** A recording, or a text that came with its tokens. */
+  /** Open a recording, or a text with its tokens. */
   openStored(stored) {
     const texts = new Map(Object.entries(stored.texts).map(([id, text]) => [Number(id), text]));
     const runs = stored.runs ?? [{ penalty: "this text", tokens: [], config: null }];
@@ -86,7 +86,7 @@ class App {
     });
     this.position = 0;
     if (runs[0].config) this.controls.replace(runs[0].config);
-    this.goTo(this.firstSight());
+    this.goTo(this.firstPosition());
   }
 
   open(source) {
@@ -98,13 +98,13 @@ class App {
     this.buildTimeline();
   }
 
-  /** Where a recorded run is worth a look: when three copies of its first loop stand there, else where runs part. */
-  firstSight() {
+  /** The first position to show in a recorded run: after three copies of its first loop, or where runs differ. */
+  firstPosition() {
     const { runs, promptLength } = this.source;
     const loop = keptLoops(runs[this.run], this.settings()).find((one) => one.stop > promptLength);
     if (loop) return Math.max(promptLength, Math.min(loop.stop, loop.start + 3 * loop.period));
-    const parted = runs.map((run) => partingOf(this.tokens(), run.tokens)).filter((place) => place !== null);
-    return parted.length ? Math.min(...parted) : promptLength || this.tokens().length;
+    const differences = runs.map((run) => firstDifference(this.tokens(), run.tokens)).filter((place) => place !== null);
+    return differences.length ? Math.min(...differences) : promptLength || this.tokens().length;
   }
 
   tokens() {
@@ -134,10 +134,10 @@ class App {
     const most = (Math.log2(this.source.vocabSize) + 1).toFixed(1);
     const keys = [
       key("bits", `bits per token of the LZSS code, 0 to ${most}`),
-      key("band", "loop, from where it begins"),
+      key("band", "loop"),
     ];
     if (this.source.promptLength) keys.push(key("prompt", "prompt"));
-    if (this.source.runs.length > 1) keys.push(key("leave", "leaves the text written without a penalty"));
+    if (this.source.runs.length > 1) keys.push(key("leave", "first difference from the run without a penalty"));
     byId("timeline-note").replaceChildren(element("span", { class: "keys" }, ...keys));
   }
 
@@ -213,14 +213,14 @@ class App {
     showDistribution(this.recordedStep(), this.step, textOf);
     this.timeline.move(this.position, this.run);
     this.showPosition(tokens.length);
-    this.text.follow(this.position); // last: it asks for the layout, which all of the above changes
+    this.text.follow(this.position); // last, because it reads the layout, which everything above changes
   }
 
   showPosition(length) {
-    const told = `${this.position.toLocaleString("en")} of ${count(length, "token")}`;
+    const text = `${this.position.toLocaleString("en")} of ${count(length, "token")}`;
     byId("position").value = this.position;
-    byId("position").setAttribute("aria-valuetext", told);
-    byId("position-text").textContent = told;
+    byId("position").setAttribute("aria-valuetext", text);
+    byId("position-text").textContent = text;
     for (const id of ["to-start", "back"]) byId(id).disabled = this.position === 0;
     for (const id of ["forward", "to-end"]) byId(id).disabled = this.position === length;
   }
@@ -270,7 +270,7 @@ class App {
     const one = this.step.candidates.find((candidate) => candidate.token === token);
     const cost = one
       ? ` costs ${one.codelength.toFixed(2)} bits, logit ${one.change.toFixed(2)}: ${reasonOf(one)}`
-      : ` costs ${this.step.literal.toFixed(2)} bits and stays as it is`;
+      : ` costs ${this.step.literal.toFixed(2)} bits, logit unchanged`;
     return element("span", {}, tokenName(this.source.textOf(token)), cost);
   }
 }

@@ -1,4 +1,4 @@
-// Bars for the cheapest and dearest next tokens, and the model's probabilities before and after.
+// The cheapest and the most expensive next tokens, and the model's probabilities before and after the penalty.
 
 const SHOWN = 8;
 const SHOWN_PROBABILITIES = 10;
@@ -6,8 +6,8 @@ const SHOWN_PROBABILITIES = 10;
 function reasonOf(one) {
   const reasons = [];
   if (one.extends) reasons.push(`extends a match of ${count(one.matchLength, "token")}`);
-  else if (one.distance) reasons.push(`stands ${one.distance.toLocaleString("en")} back in the window`);
-  if (one.loopBits) reasons.push(`goes on with the loop (${one.loopBits.toFixed(1)} bits)`);
+  else if (one.distance) reasons.push(`at distance ${one.distance.toLocaleString("en")} in the window`);
+  if (one.loopBits) reasons.push(`continues the loop (${one.loopBits.toFixed(1)} bits)`);
   return reasons.join("; ");
 }
 
@@ -41,13 +41,13 @@ function showCandidates(step, textOf) {
   const largest = Math.max(1e-9, ...candidates.slice(0, 1).map((one) => -one.change));
   fillCandidates(byId("cheapest"), candidates.slice(0, SHOWN), textOf, largest);
   fillCandidates(byId("dearest"), candidates.slice(SHOWN).slice(-SHOWN).reverse(), textOf, largest);
-  const others = candidates.length ? `All tokens but ${candidates.length.toLocaleString("en")}` : "All tokens";
+  const others = candidates.length ? `All tokens except ${candidates.length.toLocaleString("en")}` : "All tokens";
   const lowered = candidates.filter((one) => one.change !== 0).length; // none at strength 0
   byId("others").textContent =
-    `${count(lowered, "token")} would be lowered. ${others} cost ${literal.toFixed(2)} bits and stay as they are.`;
+    `${count(lowered, "token")} would be lowered. ${others} cost ${literal.toFixed(2)} bits and do not change.`;
 }
 
-/** Probabilities of the recorded tokens before and after; the rest of the vocabulary counts as unpenalised. */
+/** Return the probabilities of the recorded tokens before and after; all other tokens count as unpenalised. */
 function distributions(ids, logits, logNormaliser, changes, chosen) {
   const rows = ids.map((token, i) => {
     const before = Math.exp(logits[i] - logNormaliser);
@@ -91,6 +91,6 @@ function showDistribution(recorded, step, textOf) {
   const table = byId("probabilities");
   table.replaceChildren(table.caption, head, element("tbody", {}, ...body));
   byId("distribution-note").textContent =
-    `After: with the settings above. Framed: what the run “${recorded.run}” wrote. ` +
-    "The model's likeliest tokens were recorded; the others count as unpenalised.";
+    `After: with the settings above. Framed: the token that the run “${recorded.run}” chose. ` +
+    "Only the most likely tokens were recorded; the others count as unpenalised.";
 }

@@ -1,9 +1,9 @@
-// The settings: a preset, sliders, and what the formula allows.
+// The settings: a preset, sliders, and the limits of the formula.
 
 const SLIDERS = [
   { name: "strength", label: "Strength", max: 1, min: 0, step: 0.01, hint: "logits per bit" },
-  { name: "window_size", label: "Window", max: 1024, min: 1, step: 1, hint: "tokens that are searched" },
-  { name: "buffer_size", label: "Buffer", max: 64, min: 1, step: 1, hint: "the longest match that counts" },
+  { name: "window_size", label: "Window", max: 1024, min: 1, step: 1, hint: "number of tokens searched" },
+  { name: "buffer_size", label: "Buffer", max: 64, min: 1, step: 1, hint: "length of the longest match" },
   {
     name: "min_match_length",
     label: "Shortest copy",
@@ -65,8 +65,8 @@ class Controls {
     const output = element("output", { for: name });
     field.addEventListener("input", () => this.set({ [name]: Number(field.value) }));
     const head = element("div", { class: "head" }, element("label", { for: name }, label), output);
-    const said = element("div", { class: "hint", id: `${name}-hint` }, hint);
-    return { name, max, field, output, part: element("div", { class: "control" }, head, field, said) };
+    const note = element("div", { class: "hint", id: `${name}-hint` }, hint);
+    return { name, max, field, output, part: element("div", { class: "control" }, head, field, note) };
   }
 
   takePreset() {
@@ -75,7 +75,7 @@ class Controls {
     else this.refresh();
   }
 
-  /** Other settings; the tokens that a text's tokenizer exempts stay so. */
+  /** Replace the settings; the special tokens of the text's tokenizer stay exempt. */
   replace(settings) {
     this.settings = settings;
     this.exempt(this.special, settings.exempt_token_ids);
@@ -103,10 +103,10 @@ class Controls {
       field.value = value;
       output.textContent = settings[name] === null ? "off" : String(Number(value.toFixed(2)));
     }
-    const theirs = settings.formula === "sglang";
-    this.sliderOf("min_match_length").field.disabled = theirs || settings.min_match_length === null;
+    const sglang = settings.formula === "sglang";
+    this.sliderOf("min_match_length").field.disabled = sglang || settings.min_match_length === null;
     this.codelengths.field.checked = settings.min_match_length !== null;
-    this.codelengths.field.disabled = this.lookback.field.disabled = theirs;
+    this.codelengths.field.disabled = this.lookback.field.disabled = sglang;
     this.prompt.field.checked = settings.include_prompt;
     this.formula.field.value = settings.formula;
     this.lookback.field.value = effectiveLookback(settings);
@@ -118,7 +118,7 @@ class Controls {
   }
 }
 
-/** What one setting asks of the others, as LZPenaltyConfig demands. */
+/** Adapt settings to each other, as LZPenaltyConfig requires. */
 function allowed(settings) {
   if (settings.formula === "sglang") return { ...settings, lookback: null, min_match_length: 1 };
   if (settings.min_match_length > settings.buffer_size + 1)
@@ -127,9 +127,9 @@ function allowed(settings) {
 }
 
 function presetOf(settings, presets) {
-  const told = (one) => {
+  const key = (one) => {
     const { strength, exempt_token_ids: exempt, ...rest } = one;
     return JSON.stringify({ ...rest, lookback: effectiveLookback(one) }, Object.keys(rest).sort());
   };
-  return Object.keys(presets).find((name) => told(presets[name]) === told(settings)) ?? OWN;
+  return Object.keys(presets).find((name) => key(presets[name]) === key(settings)) ?? OWN;
 }

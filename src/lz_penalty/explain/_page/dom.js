@@ -1,4 +1,4 @@
-// Elements and what they show. Text goes into the page as text nodes only, so that nothing in it can run.
+// Create elements. Text goes into the page as text nodes only, so that nothing in it can run.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -6,7 +6,7 @@ function byId(id) {
   return document.getElementById(id);
 }
 
-/** An element with attributes and children; strings become text, all of which is seen. */
+/** Return an element with attributes and children; strings become text nodes. */
 function element(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);
 }
@@ -27,18 +27,18 @@ function bar(share, kind = "") {
   return node;
 }
 
-/** Characters that would not be seen, or would move others, as \u{...}. */
+/** Write characters that are invisible or change the text direction as \u{...}. */
 function visible(text) {
   const code = (c) => `\\u{${c.codePointAt(0).toString(16)}}`;
   return text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (c) => (c === "\n" || c === "\t" ? c : code(c)));
 }
 
-/** A token within the text: line breaks are shown and made. */
+/** Return a token within the text: line breaks are shown as symbols and kept. */
 function inText(text) {
   return visible(text).replaceAll("\n", "\u21B5\n").replaceAll("\t", "\u2192\t");
 }
 
-/** A token by itself: spaces and line breaks are shown. */
+/** Return a token by itself: spaces and line breaks are shown as symbols. */
 function alone(text) {
   return visible(text).replaceAll("\n", "\u21B5").replaceAll("\t", "\u2192").replaceAll(" ", "\u2423") || "(empty)";
 }

@@ -1,9 +1,9 @@
-// The penalty's numbers, the same as lz_penalty.reference gives; checked against it in a browser.
+// Compute the penalty like lz_penalty.reference; a test compares both in a browser.
 // Names are the paper's; settings are those of LZPenaltyConfig.
 
 const MIN_COPIES = 3;
 
-/** run[p]: how many trailing items equal the item p before them. The Z-function of the reversed list. */
+/** Return for each p how many trailing items equal the item p before them: the Z-function of the reversed list. */
 function trailingRuns(items) {
   const n = items.length;
   const run = new Int32Array(n);
@@ -19,7 +19,7 @@ function trailingRuns(items) {
   return run;
 }
 
-/** The period with the most copies at the end, ties to the smallest; null below three copies. */
+/** Return the period with the most copies at the end, the smallest on ties; null below three copies. */
 function trailingLoop(runs, loopWindow) {
   const n = Math.min(runs.length, loopWindow);
   let best = null;
@@ -36,14 +36,14 @@ function effectiveLookback(settings) {
   return settings.lookback ?? (settings.formula === "sglang" ? "adjacent" : "before_buffer");
 }
 
-/** Where the window begins and ends in a context of so many tokens. */
+/** Return where the window begins and ends in a context of this length. */
 function windowSpan(length, settings) {
   const adjacent = effectiveLookback(settings) === "adjacent";
   const stop = adjacent ? length : Math.max(0, length - settings.buffer_size);
   return [Math.max(0, stop - settings.window_size), stop];
 }
 
-/** For every distance of a token that could come again: how many tokens before it equal the end of the context. */
+/** Return, for each distance of a token that could be repeated, how many tokens before it equal the context's end. */
 function matchLengths(length, runs, settings) {
   const [first, stop] = windowSpan(length, settings);
   const size = stop - first;
@@ -91,14 +91,14 @@ function sglangOccurrences(context, matches, settings) {
   return found;
 }
 
-/** Every occurrence in the window that has a value, nearest first. */
+/** Return every occurrence in the window that has a value, nearest first. */
 function occurrences(context, matches, settings) {
   if (settings.formula === "sglang") return sglangOccurrences(context, matches, settings);
   if (settings.min_match_length === null) return [];
   return paperOccurrences(context, matches, settings);
 }
 
-/** token -> { bits relative to log2 V, the occurrence that makes it so, the loop's share }, exempt tokens included. */
+/** Return token -> { bits relative to log2 V, its cheapest occurrence, the loop's share }, including exempt tokens. */
 function charges(context, found, loop, literal, settings) {
   const charged = new Map();
   for (const one of found) {
@@ -116,7 +116,7 @@ function charges(context, found, loop, literal, settings) {
   return charged;
 }
 
-/** What the penalty sees and does after these tokens; the fields of lz_penalty.explain.Explanation. */
+/** Return what the penalty finds and changes after these tokens: the fields of lz_penalty.explain.Explanation. */
 function explain(tokens, vocabSize, settings, promptLength = 0) {
   const offset = settings.include_prompt ? 0 : promptLength;
   const context = tokens.slice(offset);
@@ -142,7 +142,7 @@ function isCharged(token, vocabSize, settings) {
   return token >= 0 && token < vocabSize && !settings.exempt_token_ids.includes(token);
 }
 
-/** Distances of the occurrences by which a match grows, of tokens that are charged for it. */
+/** Return the distances of occurrences that extend a match and whose token is penalised. */
 function extending(found, vocabSize, settings) {
   const grow = found.filter((one) => one.extends && isCharged(one.token, vocabSize, settings));
   return new Set(grow.map((one) => one.distance));
@@ -159,7 +159,7 @@ function longestMatches(tokens, matches, stop, growing) {
   return out;
 }
 
-/** The charged tokens that cost less than a literal. */
+/** Return the penalised tokens that cost less than a literal. */
 function candidatesOf(charged, vocabSize, literal, settings) {
   const out = [];
   for (const [token, { bits, because, loopBits }] of charged) {
@@ -175,7 +175,7 @@ function candidatesOf(charged, vocabSize, literal, settings) {
 
 // ---------------------------------------------------------------- the compressor
 
-/** The nearest of the longest starts of the tokens from i on that stand in the window before i. */
+/** Return the longest prefix of the tokens from i on that the window before i contains; the nearest on ties. */
 function longestPhrase(tokens, i, settings) {
   const first = Math.max(0, i - settings.window_size);
   const most = Math.min(settings.buffer_size, tokens.length - i);
@@ -189,7 +189,7 @@ function longestPhrase(tokens, i, settings) {
   return { length, distance };
 }
 
-/** Each token's share of the text's LZSS code, in bits: those of its phrase over the tokens of its phrase. */
+/** Return each token's share of the LZSS code: the bits of its phrase / the tokens of its phrase. */
 function codeBits(tokens, vocabSize, settings) {
   const shares = [];
   while (shares.length < tokens.length) {
@@ -201,7 +201,7 @@ function codeBits(tokens, vocabSize, settings) {
   return shares;
 }
 
-/** Stretches of the text that repeat three times or more in a row and are long enough to be seen. */
+/** Return the stretches with at least three copies in a row that are long enough to be visible. */
 function loopsOf(tokens, settings, minLength = 12) {
   const found = [];
   for (let end = minLength; end <= tokens.length; end++) {
@@ -217,12 +217,12 @@ function loopsOf(tokens, settings, minLength = 12) {
   return found;
 }
 
-/** Whether a stretch with this start and period holds the last one or goes on with it, and not just touches it. */
+/** Return whether a stretch with this start and period contains the last one or continues it. */
 function sameLoop(last, start, period) {
   return start <= last.start || (period === last.period && last.stop - start >= period);
 }
 
-/** A token that stands there for the first or second time cannot end three copies of anything. */
+/** Return false if the newest token occurs fewer than three times: then it cannot end three copies. */
 function mayLoop(context) {
   const newest = context[context.length - 1];
   let count = 0;

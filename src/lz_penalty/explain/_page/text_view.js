@@ -1,4 +1,4 @@
-// The text, one span per token. A step changes the classes of a few of them and builds nothing.
+// The text, one span per token. A step changes the classes of a few spans and creates none.
 
 class TextView {
   constructor(box, onChoose) {
@@ -17,7 +17,7 @@ class TextView {
     this.box.replaceChildren(...this.spans);
   }
 
-  /** Mark window, buffer, matches and what comes next. */
+  /** Mark window, buffer, matches and the next token. */
   show(step, position) {
     const classes = this.spans.map((_, i) => this.ground(i, step, position));
     for (const match of step.matches) {
@@ -39,7 +39,7 @@ class TextView {
     return `token ${where}${i >= step.buffer[0] ? " buffer" : ""}`;
   }
 
-  /** Scroll the box, and only the box, so that the next token is in sight. */
+  /** Scroll only the box, so that the next token is visible. */
   follow(position) {
     const span = this.spans[Math.min(position, this.spans.length - 1)];
     if (!span) return;

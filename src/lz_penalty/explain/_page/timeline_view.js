@@ -1,25 +1,26 @@
-// One row per run: bits of each token's share of the LZSS code, loops, and where a run leaves the unpenalised one.
+// One row per run: each token's bits in the LZSS code, loops, and the first difference from the unpenalised run.
 
 const HEIGHT = 40;
 
-/** A run's loops; they depend on its tokens and the loop window alone, and are kept with it. */
+/** Return a run's loops, which are cached in the run. They depend only on its tokens and the loop window. */
 function keptLoops(run, settings) {
   if (run.loops?.window !== settings.loop_window)
     run.loops = { window: settings.loop_window, found: loopsOf(run.tokens, settings) };
   return run.loops.found;
 }
 
-/** A run as the timeline needs it, computed when the text, window or buffer changes. */
+/** Return the data of one row; computed when the text, window or buffer changes. */
 function timelineOf(run, vocabSize, settings, reference) {
   const { tokens } = run;
   const shares = codeBits(tokens, vocabSize, settings);
   const total = shares.reduce((sum, bits) => sum + bits, 0);
   const rate = tokens.length ? total / tokens.length : 0;
-  return { shares, rate, loops: keptLoops(run, settings), leaves: reference ? partingOf(reference, tokens) : null };
+  const differs = reference ? firstDifference(reference, tokens) : null;
+  return { shares, rate, loops: keptLoops(run, settings), differs };
 }
 
-/** Where two texts part; null if they are the same. */
-function partingOf(one, other) {
+/** Return where two texts first differ; null if they are equal. */
+function firstDifference(one, other) {
   let place = 0;
   while (place < one.length && place < other.length && one[place] === other[place]) place++;
   return place === one.length && place === other.length ? null : place;
@@ -33,7 +34,7 @@ function summaryOf(line, promptLength) {
     const which = line.loops.length > 1 ? `${line.loops.length} loops, the last` : "loop";
     parts.push(`${which} at ${loop.start.toLocaleString("en")}–${loop.stop.toLocaleString("en")}: ${many}`);
   } else parts.push("no loop");
-  if (line.leaves !== null) parts.push(`leaves at ${line.leaves.toLocaleString("en")}`);
+  if (line.differs !== null) parts.push(`differs from ${line.differs.toLocaleString("en")} on`);
   return parts.join("; ");
 }
 
@@ -45,7 +46,7 @@ function bars(shares, first, stop, most, kind) {
   return drawing("path", { class: kind, d });
 }
 
-/** A line from top to bottom that is seen on any ground. */
+/** Return a vertical line that is visible on any background. */
 function upright(x, kind) {
   const line = (name) =>
     drawing("line", { class: name, x1: x, x2: x, y1: 0, y2: HEIGHT, "vector-effect": "non-scaling-stroke" });
@@ -65,13 +66,13 @@ function drawLine(line, width, most, promptLength, label) {
   svg.append(bars(line.shares, 0, promptLength, most, "prompt"));
   svg.append(bars(line.shares, promptLength, line.shares.length, most, "bits"));
   for (const loop of line.loops) svg.append(upright(loop.start, "band-edge"));
-  if (line.leaves !== null) svg.append(upright(line.leaves, "leave"));
+  if (line.differs !== null) svg.append(upright(line.differs, "leave"));
   svg.append(filled(upright(0, "cursor"), { class: "here" }, []));
   return svg;
 }
 
 class TimelineView {
-  /** @param onChoose called with a run's place and a token's place */
+  /** @param onChoose called with the index of a run and of a token */
   constructor(box, onChoose) {
     this.box = box;
     this.onChoose = onChoose;

@@ -1,4 +1,4 @@
-// The bundled model's tokenizer: byte-level BPE behind a split into single digits and words.
+// The bundled model's tokenizer: byte-level BPE after a split into single digits and words.
 
 const SPACE = "\\p{White_Space}";
 const WORDS = new RegExp(
@@ -7,7 +7,7 @@ const WORDS = new RegExp(
 );
 const DIGITS = /\p{N}|\P{N}+/gu;
 
-/** The printable letter that stands for each byte in byte-level vocabularies. */
+/** Return the printable letter of each byte in byte-level vocabularies. */
 function byteLetters() {
   const printable = (b) => (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255);
   const letters = [];
@@ -77,7 +77,7 @@ class Tokenizer {
     return best;
   }
 
-  /** A token's text; bytes that are no whole character as <e4>. */
+  /** Return a token's text; bytes that are not a complete character are written as <e4>. */
   text(id) {
     const token = this.tokens[id];
     if (token === undefined) return `<${id}>`;
