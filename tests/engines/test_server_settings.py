@@ -142,5 +142,5 @@ def test_sections_that_differ_in_what_they_count():
 
 def test_what_only_vllm_knows_is_refused_elsewhere():
     assert ServerSettings().without_stop_token() == ServerSettings()
-    with pytest.raises(LZPenaltyError, match="stop_token_id = 7: only vLLM knows it"):
+    with pytest.raises(LZPenaltyError, match="stop_token_id = 7: only vLLM supports it"):
         ServerSettings(stop_token_id=7).without_stop_token()

@@ -1,4 +1,4 @@
-"""Plug-ins: each turns one engine's history into (tokens, lengths, rows) for the op. No mathematics.
+"""Plug-ins for inference engines. Each passes its engine's token history to the op; the formulas are not here.
 
-Only `engines.X` imports engine X, and importing this package imports none of them.
+Only `engines.X` imports engine X. Importing this package imports no engine.
 """

@@ -1,6 +1,6 @@
-"""What the operator of a server sets for all requests: a default, caps, and whether special tokens are penalised.
+"""The settings of a server for all requests: a default, caps, and whether special tokens are penalised.
 
-One environment variable holds it, because it alone reaches every process of every engine:
+Configure a server with one environment variable, which reaches every process of every engine:
 
     LZ_PENALTY_SERVER='{"default": {"lz_preset": "guarded"}, "max_window_size": 2048}'
 """
@@ -27,19 +27,19 @@ VARIABLE = "LZ_PENALTY_SERVER"
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """What applies to every request of a server.
+    """The settings that apply to every request of a server.
 
     Args:
-        default: what requests without `lz_*` fields get; given as such fields, those of a policy and ladder among them.
-            `None`: no penalty.
-        max_window_size: the largest `lz_window_size` that a request may ask for; bounds memory and work per request.
-        max_loop_window: the largest `lz_loop_window`.
-        max_buffer_size: the largest `lz_buffer_size`. On a GPU it also bounds how many kernels requests can have compiled.
-        max_exempt_token_ids: the most ids in a request's `lz_exempt_token_ids`.
+        default: the settings of requests without `lz_*` fields; in JSON, an object of `lz_*` fields, including those of a
+            policy. `None` means no penalty.
+        max_window_size: the largest allowed `lz_window_size`; limits memory and work per request.
+        max_loop_window: the largest allowed `lz_loop_window`.
+        max_buffer_size: the largest allowed `lz_buffer_size`. On a GPU it also limits how many kernels are compiled.
+        max_exempt_token_ids: the largest allowed number of ids in `lz_exempt_token_ids`.
         penalise_special_tokens: do not exempt end-of-sequence, thinking and chat-template tokens.
-        count_loops: look for loops in the penalised outputs and count them; takes about a microsecond per token.
-        stop_token_id: vLLM: a token that the model never writes; a request that the ladder stops ends with it, and has it
-            as its stop reason, where vLLM has no better way.
+        count_loops: count the loops in penalised outputs; takes about a microsecond per token.
+        stop_token_id: vLLM only: a token that the model never generates. If vLLM has no better way, a request that the
+            ladder stops ends with this token, which is then its stop reason.
     """
 
     default: Asked = None
@@ -64,7 +64,7 @@ class ServerSettings:
 
     @classmethod
     def from_json(cls, text: str) -> ServerSettings:
-        """The settings in a JSON object; `{}` is a server without a default.
+        """Return the settings in a JSON object; `{}` means a server without a default.
 
         >>> ServerSettings.from_json('{"default": {"lz_preset": "guarded"}}').default.min_match_length
         3
@@ -75,7 +75,7 @@ class ServerSettings:
         try:
             given = json.loads(text)
             if not isinstance(given, dict):
-                raise bad_value("the whole", given, "a JSON object")
+                raise bad_value("the value", given, "a JSON object")
             known = [field.name for field in fields(cls)]
             for key, value in given.items():
                 if key not in known:
@@ -84,12 +84,12 @@ class ServerSettings:
                 given["default"] = _default(given["default"])
             return cls(**given)
         except RecursionError:
-            raise LZPenaltyError(f"{VARIABLE}: nested too deep. Its values are at most two levels deep.") from None
-        except ValueError as error:  # of our own, or of the JSON
+            raise LZPenaltyError(f"{VARIABLE}: nested too deep. Use at most two levels.") from None
+        except ValueError as error:  # an LZPenaltyError, or invalid JSON
             raise LZPenaltyError(f"{VARIABLE}: {error}") from error
 
     def settings_of(self, request: Mapping[str, Any] | None) -> Asked:
-        """What a request gets, `None` for nothing; see `lz_penalty.policy.settings_from_request`.
+        """Return the settings of a request, `None` for no penalty; see `lz_penalty.policy.settings_from_request`.
 
         >>> server = ServerSettings(default=LZPenaltyConfig.guarded(), max_window_size=1024)
         >>> server.settings_of({"lz_stop_copies": 20}).ladder.stop_copies
@@ -101,7 +101,7 @@ class ServerSettings:
         return self._within(request or {}, settings_from_request)
 
     def config_of(self, request: Mapping[str, Any] | None) -> LZPenaltyConfig | None:
-        """The same in an engine that knows no policies: their fields are unknown. See `LZPenaltyConfig.from_request`.
+        """Return the config of a request in an engine without policies; see `LZPenaltyConfig.from_request`.
 
         >>> server = ServerSettings(default=LZPenaltyConfig.guarded(), max_window_size=1024)
         >>> server.config_of({"lz_penalty": 0}) is None
@@ -113,22 +113,24 @@ class ServerSettings:
         return self.without_policies()._within(request or {}, LZPenaltyConfig.from_request)
 
     def without_stop_token(self) -> ServerSettings:
-        """These settings, for engines other than vLLM; call it at the start: an error if they hold what only vLLM knows."""
+        """Return these settings; raise if they contain `stop_token_id`. Engines other than vLLM call this at start-up."""
         if self.stop_token_id is not None:
-            raise LZPenaltyError(f"{VARIABLE}: stop_token_id = {self.stop_token_id}: only vLLM knows it. Leave it out.")
+            raise LZPenaltyError(
+                f"{VARIABLE}: stop_token_id = {self.stop_token_id}: only vLLM supports it. Leave it out."
+            )
         return self
 
     def without_policies(self) -> ServerSettings:
-        """These settings, for an engine that knows no policies; call it at the start: an error if the default is one."""
+        """Return these settings; raise if the default is a policy. Engines without policies call this at start-up."""
         if isinstance(self.default, RequestPolicy):
             raise LZPenaltyError(
                 f"{VARIABLE}: the default has fields of a policy ({', '.join(POLICY_FIELDS)}), which this engine does not "
-                "know. Use lz_preset and its fields alone."
+                "support. Use lz_preset and its fields."
             )
         return self
 
     def _within(self, request: Mapping[str, Any], read: Callable[..., Any]) -> Any:
-        """What a request asks for, checked against the caps where it is not the default."""
+        """Return what a request asks for, and check it against the caps unless it is the default."""
         asked = read(request, self.default)
         if asked is not self.default:
             self._check(asked, request)
@@ -140,12 +142,12 @@ class ServerSettings:
             self._check_caps(config, request)
         if len({config.include_prompt for config in configs}) > 1:
             raise LZPenaltyError(
-                "the sections' presets differ in lz_include_prompt, and a server keeps one history of a request: add "
-                "lz_include_prompt, which applies to all of them."
+                "the sections' presets differ in lz_include_prompt, but a server stores one history per request: add "
+                "lz_include_prompt, which applies to all sections."
             )
 
     def _check_caps(self, config: LZPenaltyConfig, request: Mapping[str, Any]) -> None:
-        """Sizes that were asked for or have an effect must be within the caps."""
+        """Raise if a size that was requested or has an effect exceeds its cap."""
         for name, cap, matters in (
             ("window_size", self.max_window_size, config.min_match_length is not None),
             ("loop_window", self.max_loop_window, config.escalation),
@@ -162,24 +164,24 @@ class ServerSettings:
 
 
 def _configs(asked: Asked) -> list[LZPenaltyConfig]:
-    """All penalties in it."""
+    """Return all configs in a request's settings."""
     configs = asked.policy.configs if isinstance(asked, RequestPolicy) else [asked]
     return [config for config in configs if config is not None]
 
 
 def _default(given: Any) -> Asked:
-    """The default penalty from its `lz_*` fields; anything else in there would have no effect."""
+    """Return the default settings from their `lz_*` fields; raise for other fields, which would have no effect."""
     if not isinstance(given, dict):
         raise bad_value("default", given, 'an object of lz_* fields, such as {"lz_preset": "guarded"}')
     for key, value in given.items():
         if not key.startswith("lz_"):
             raise LZPenaltyError(
-                f"default: {shown_name(key)} = {show(value)}: unknown field. Its fields begin with lz_."
+                f"default: {shown_name(key)} = {show(value)}: unknown field. Use fields that begin with lz_."
             )
     return settings_from_request(given)
 
 
 @lru_cache(maxsize=None)
 def server_settings() -> ServerSettings:
-    """The settings in the environment, read once per process."""
+    """Return the settings from the environment, read once per process."""
     return ServerSettings.from_json(os.environ.get(VARIABLE) or "{}")

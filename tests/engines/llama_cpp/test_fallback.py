@@ -108,4 +108,4 @@ def test_what_others_put_around_the_stock_server_stays(gguf_path, monkeypatch):
         llama_server._penalise_requests()
         stock.prepare_request_resources("body", None, None, {})
     assert len(called) == 2
-    assert stock.prepare_request_resources is llama_server._process.ours
+    assert stock.prepare_request_resources is llama_server._process.with_penalty

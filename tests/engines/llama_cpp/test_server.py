@@ -186,11 +186,13 @@ def test_bodies_end_with_the_first_error_of_a_list(monkeypatch):
     from lz_penalty.engines.llama_cpp import _server as llama_server
 
     counts = []
-    monkeypatch.setattr(llama_server, "_told", lambda error: str(counts.append(ValidationError.error_count(error))))
+    monkeypatch.setattr(
+        llama_server, "_first_errors", lambda error: str(counts.append(ValidationError.error_count(error)))
+    )
     check = llama_server._check_of_bodies()
     for path, body in bad_bodies():
         if isinstance(body, dict) and "logit_bias" not in body and "lz_penalty" not in body:
-            with pytest.raises(LZPenaltyError, match="not what this path takes"):
+            with pytest.raises(LZPenaltyError, match="invalid for this path"):
                 check(f"/{path}", body)
     assert len(counts) == 11
     assert max(counts) < 20

@@ -114,5 +114,5 @@ def test_bad_calls_are_refused():
         processor(mx.zeros(3, dtype=mx.int32), mx.zeros((2, 9)))
     with pytest.raises(LZPenaltyError, match="at most 8"):
         processor(mx.zeros(3, dtype=mx.int32), mx.zeros((1, 8)))
-    with pytest.raises(LZPenaltyError, match="there are 3 tokens only"):
+    with pytest.raises(LZPenaltyError, match="must be at most 3, the number of tokens"):
         LZPenaltyProcessor(LZPenaltyConfig.sglang(), prompt_length=4)(mx.zeros(3, dtype=mx.int32), mx.zeros((1, 8)))

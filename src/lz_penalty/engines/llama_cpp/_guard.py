@@ -1,7 +1,7 @@
-"""What `serve-llama` lets a client do: who may ask, how much, for how long. Needs neither llama.cpp nor its server.
+"""Limit what a client of `serve-llama` can do: check the key, and limit the size and time of requests.
 
-The key is checked before a body is read. A body is read in a bounded time, and parsed only if its size and structure
-make that fast, because parsing blocks every other request.
+The key is checked before the body is read. The body is read in a bounded time. It is parsed only if its size and
+structure make that fast, because parsing blocks every other request. Needs neither llama.cpp nor its server.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from lz_penalty.errors import LZPenaltyError
 
 __all__ = ["CONFIG", "MAX_CONNECTIONS", "Check", "Connection", "Guard", "checked_key", "fields_of"]
 
-MAX_BODY = 1024 * 1024  # bytes; a prompt of 128k tokens has about half of it
-MAX_MARKS = 131_072  # commas, opening brackets and backslashes of a body, wherever they are
-MAX_VALUES = 6_144  # values of a body: commas and opening brackets outside of its strings, but not
-MAX_INTEGERS = 33_792  # integers that follow each other in a list, such as 32k tokens: they are parsed fast
-MAX_OUTSIDE = 320 * 1024  # bytes outside of strings, where there are more than MAX_VALUES values
-MAX_FRACTIONS = 4_096  # full stops and letters e outside of strings: Python takes long for fractions with exponents
+MAX_BODY = 1024 * 1024  # bytes; a prompt of 128k tokens needs about half of this
+MAX_MARKS = 131_072  # commas, opening brackets and backslashes, also in strings
+MAX_VALUES = 6_144  # values other than integers in a list: commas and opening brackets outside of strings
+MAX_INTEGERS = 33_792  # values in all; integers in a list, such as 32k tokens, are parsed fast
+MAX_OUTSIDE = 320 * 1024  # bytes outside of strings, if there are more than MAX_VALUES values
+MAX_FRACTIONS = 4_096  # full stops and letters e outside of strings: Python is slow for fractions with exponents
 MAX_DIGITS = 64  # of a number: Python takes quadratic time for long integers
-MAX_DEPTH = 64  # levels: the stock server fails where it parses what was just not too deep here
+MAX_DEPTH = 64  # levels; near the recursion limit, a body could pass here and fail in the stock server
 MAX_CONNECTIONS = 256
 BODY_SECONDS = 30.0  # for the whole body
 HEADER_SECONDS = 10.0  # for the headers of a request
-MAX_READ = 4_096  # bytes that are parsed at once: h11 takes about 6 ms for so many in chunks of one byte
+MAX_READ = 4_096  # bytes that are parsed at once: in chunks of one byte, h11 takes about 6 ms for them
 PENALISED = ("/completions", "/chat/completions")
 WITH_BODY = ("POST", "PUT", "PATCH")
 
-_INTEGER = b"0123456789- \t\r\n"  # what an integer consists of, and what may be around it
+_INTEGER = b"0123456789- \t\r\n"  # the characters of integers and the blanks around them
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
 _DIGITS = bytes(ord("0") if chr(one).isascii() and chr(one).isdigit() else 0 for one in range(256))
@@ -50,14 +50,14 @@ Check = Callable[[str, dict[str, Any]], None]
 
 
 class Guard:
-    """ASGI middleware: refuses requests without the key, bodies that are too much, and bad `lz_*` fields.
+    """ASGI middleware that refuses requests without the key, bodies that are too large, and invalid `lz_*` fields.
 
     Args:
-        app: what handles the requests that pass.
+        app: the app that handles the accepted requests.
         operator: the server's default and caps.
-        key: what a request must carry as `Authorization: Bearer KEY`, from `checked_key`; `None` for no key.
+        key: the key that requests must have as `Authorization: Bearer KEY`, from `checked_key`; `None` for no key.
         public: paths that need no key. Their bodies are not read here.
-        check: raises `LZPenaltyError` for a path and fields that the app would refuse slowly; `None` for no check.
+        check: raises `LZPenaltyError` for fields that are invalid for a path, faster than the app; `None` for no check.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class Guard:
         """Handle one request."""
         if scope["type"] != "http" or scope["path"] in self._public:
             return await self.app(scope, receive, send)
-        if not self._may(scope["headers"]):
+        if not self._has_key(scope["headers"]):
             return await _refuse(send, 401, "Invalid API key. Send it as Authorization: Bearer KEY.", "invalid_api_key")
         try:
             body = await asyncio.wait_for(_body(scope["headers"], receive), BODY_SECONDS)
             if body is None:
-                return None  # the client has gone
+                return None  # the client has disconnected
             config = self._config(scope, body) if scope["method"] in WITH_BODY else None
         except asyncio.TimeoutError:
             return await _refuse(send, 408, f"the request's body took longer than {BODY_SECONDS:g} s. Send it faster.")
@@ -102,7 +102,7 @@ class Guard:
             CONFIG.reset(token)
 
     def _config(self, scope: Any, body: bytes) -> LZPenaltyConfig | None:
-        """The settings that a body asks for; raises where it is no JSON object, or one that is not for this path."""
+        """Return the settings that a body asks for; raise if it is not a JSON object that is valid for this path."""
         if _media_type(scope["headers"]) != b"application/json":
             raise _NotJSONError
         fields, path = fields_of(body), scope["path"]
@@ -118,8 +118,8 @@ class Guard:
             self._check(path, fields)
         return config
 
-    def _may(self, headers: list[tuple[bytes, bytes]]) -> bool:
-        """Whether the request has the key; how long this takes does not depend on how much of it is right."""
+    def _has_key(self, headers: list[tuple[bytes, bytes]]) -> bool:
+        """Return whether the request has the key. The time does not depend on how many of its characters are right."""
         if self._key is None:
             return True
         scheme, _, given = next((value for name, value in headers if name == b"authorization"), b"").partition(b" ")
@@ -127,19 +127,19 @@ class Guard:
 
 
 def checked_key(key: str | None) -> bytes | None:
-    """An API key as it is in a header; refuses one that no header can have, without showing it."""
+    """Return an API key as bytes; raise, without showing it, if an HTTP header cannot contain it."""
     if key is None:
         return None
     if not key or not all("!" <= character <= "~" for character in key):
         raise LZPenaltyError(
-            "api_key: must be ASCII letters, digits and signs without spaces, at least one; an HTTP header has no others. "
-            "Choose another key."
+            "api_key: must be one or more ASCII letters, digits and signs without spaces, as in an HTTP header. Choose "
+            "another key."
         )
     return key.encode()
 
 
 class _NotJSONError(Exception):
-    """The body is said to be something else."""
+    """The content type of the body is not JSON."""
 
 
 def _media_type(headers: list[tuple[bytes, bytes]]) -> bytes:
@@ -152,11 +152,11 @@ class _TooLongError(Exception):
 
 
 async def _body(headers: list[tuple[bytes, bytes]], receive: Receive) -> bytes | None:
-    """The whole body, `None` if the client has gone; a length that is announced is checked before anything is read."""
+    """Return the whole body, or `None` if the client has disconnected. Content-Length is checked before reading."""
     for name, value in headers:
         if name == b"content-length" and (not value.isdigit() or len(value) > 9 or int(value) > MAX_BODY):
             raise _TooLongError
-    body = bytearray()  # grows in amortised linear time, and many small parts take no more memory than one
+    body = bytearray()  # takes linear time, and many small parts need no more memory than one large part
     while True:
         message = await receive()
         if message["type"] != "http.request":
@@ -169,7 +169,7 @@ async def _body(headers: list[tuple[bytes, bytes]], receive: Receive) -> bytes |
 
 
 def fields_of(body: bytes) -> dict[str, Any]:
-    """The fields of a JSON object; refuses one that would take long to parse.
+    """Return the fields of a JSON object; raise if it would take long to parse.
 
     >>> fields_of(b'{"prompt": "a", "lz_penalty": 0.3}')
     {'prompt': 'a', 'lz_penalty': 0.3}
@@ -197,7 +197,7 @@ def _check_structure(body: bytes) -> None:
     digits = _has_long_number(body)
     if marks <= MAX_FRACTIONS // 2 and _count(body, b"[{") <= MAX_DEPTH and not digits:
         return
-    # Strings begin and end with a quote that is not escaped, so what is outside of them is every second part.
+    # Strings begin and end with a quote that is not escaped, so every second part is outside of strings.
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in body else body
     parts = plain.split(b'"', 4 * MAX_VALUES)
     outside = b'"'.join(parts[::2])
@@ -209,8 +209,8 @@ def _check_structure(body: bytes) -> None:
         raise _too_many_values()
     if _count(outside, b".eE") > MAX_FRACTIONS:
         raise LZPenaltyError(
-            f"the request's body has more than {MAX_FRACTIONS} full stops and letters e outside of strings, as fractions, "
-            "exponents, true and false have them. Send fewer."
+            f"the request's body has more than {MAX_FRACTIONS} full stops and letters e outside of strings (in fractions, "
+            "exponents, true and false). Send fewer."
         )
     if _count(outside, b",[{") > MAX_VALUES:
         _check_integers(outside)
@@ -221,7 +221,7 @@ def _check_structure(body: bytes) -> None:
 
 
 def _check_integers(outside: bytes) -> None:
-    """Raise unless at most `MAX_VALUES` values are something else than integers that follow each other."""
+    """Raise if more than `MAX_VALUES` values are not integers in a list."""
     if outside.count(b",") > MAX_INTEGERS:
         raise LZPenaltyError(f"the request's body has more than {MAX_INTEGERS} values. Send fewer.")
     if len(outside) > MAX_OUTSIDE:
@@ -229,7 +229,7 @@ def _check_integers(outside: bytes) -> None:
             f"the request's body has more than {MAX_VALUES} values and {len(outside)} bytes outside of strings: must be at "
             f"most {MAX_OUTSIDE}. Send fewer values, and no spaces."
         )
-    others = filter(None, outside.translate(None, _INTEGER).split(b","))  # of an integer between commas nothing is left
+    others = filter(None, outside.translate(None, _INTEGER).split(b","))  # integers between commas become empty
     if len(list(others)) + _count(outside, b"[{") > MAX_VALUES:
         raise _too_many_values()
 
@@ -241,7 +241,7 @@ def _too_many_values() -> LZPenaltyError:
 
 
 def _closes(brackets: bytes) -> bool:
-    """Whether all brackets have partners, in at most `MAX_DEPTH` levels. Each round removes the innermost one."""
+    """Return whether all brackets have partners in at most `MAX_DEPTH` levels. Each round removes the innermost pairs."""
     rounds = MAX_DEPTH if len(brackets) == 2 * brackets.count(b"[") else 0
     for _ in range(rounds):
         brackets = brackets.replace(b"[]", b"")
@@ -255,12 +255,12 @@ def _count(body: bytes, of: bytes) -> int:
 
 
 def _has_long_number(body: bytes) -> bool:
-    few = body[:: MAX_DIGITS // 2]  # a number that is too long has two of them, one after the other
+    few = body[:: MAX_DIGITS // 2]  # a number that is too long contains two neighbours of this sample
     return b"00" in few.translate(_DIGITS) and _LONG in body.translate(_DIGITS)
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """What the app reads: the body once more, then whatever comes."""
+    """Return a `receive` for the app that gives it the body again, and then further messages."""
     left = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def again() -> Any:
@@ -270,7 +270,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 async def _refuse(send: Any, status: int, message: str, code: str | None = None) -> None:
-    """Answer in OpenAI's form; where the body was not read to its end, the connection is closed."""
+    """Answer with an error in OpenAI's format. Close the connection if the body was not read completely."""
     error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
     body = json.dumps({"error": error}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
@@ -283,22 +283,22 @@ async def _refuse(send: Any, status: int, message: str, code: str | None = None)
 
 
 class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """A connection of uvicorn's that is closed when the headers of a request do not come; uvicorn waits for ever.
+    """A uvicorn connection that closes if the headers of a request do not arrive; uvicorn itself would wait forever.
 
-    It reads little at a time, so that others, and the refusal of its own request, do not wait until all is parsed.
+    It reads little at a time, so that other requests, and the refusal of its own request, do not wait for the parser.
     """
 
     _closing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Called by asyncio. Wait for a first request."""
+        """Wait for the first request; called by asyncio."""
         super().connection_made(transport)
-        if hasattr(transport, "max_size"):  # asyncio's; uvloop's has none
+        if hasattr(transport, "max_size"):  # uvloop's transport has none
             transport.max_size = MAX_READ
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """Called by asyncio. Wait for the rest of the headers, unless a request is being handled."""
+        """Wait for the rest of the headers, unless a request is being handled; called by asyncio."""
         super().data_received(data)
         if self.cycle is None or self.cycle.response_complete:
             self._wait()
@@ -306,7 +306,7 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
             self._stop_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by asyncio."""
+        """Stop waiting; called by asyncio."""
         self._stop_waiting()
         super().connection_lost(exc)
 

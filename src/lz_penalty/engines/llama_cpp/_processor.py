@@ -3,8 +3,8 @@
     llm = Llama("model.gguf")
     llm(prompt, logits_processor=LZPenaltyProcessors(llm, LZPenaltyConfig.guarded()))
 
-llama-cpp-python calls processors from C, where an exception is printed and otherwise lost, and the token is sampled all the
-same. So everything that can be wrong is checked before the first call.
+llama-cpp-python calls processors from C. An exception there is printed, and the token is sampled without the penalty. So
+all arguments are checked before the first call.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _vocabularies: WeakKeyDictionary[Llama, _Vocabulary] = WeakKeyDictionary()
 
 
 class LZPenaltyProcessors(LogitsProcessorList):
-    """A list of logits processors that begins with the penalty; append your own.
+    """A list of logits processors that begins with the penalty; append your own processors.
 
-    It is a list, because llama-cpp-python drops every processor of an ordinary one when `logit_bias` is given too. This one
-    survives that; an ordinary list that holds it is refused together with `logit_bias`.
+    With `logit_bias`, llama-cpp-python drops every processor of an ordinary list, but not of this one. An ordinary list
+    that contains the penalty is refused together with `logit_bias`.
 
     Args:
-        llm: the model that it is used with.
-        config: the settings; at each step the penalty sees all tokens so far.
-        prompt_length: how many tokens the prompt has; needed for `include_prompt=False`.
-        penalise_special_tokens: do not exempt them (see `special_ids`).
-        native: use the C code (see `lz_penalty.native`). `None`: where it can be compiled, else a warning says why not.
+        llm: the model.
+        config: the settings. The penalty uses all tokens so far.
+        prompt_length: the number of tokens in the prompt; needed for `include_prompt=False`.
+        penalise_special_tokens: do not exempt special tokens (see `special_ids`).
+        native: use the C code (see `lz_penalty.native`). `None` uses it if it can be compiled, and warns if not.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class LZPenaltyProcessors(LogitsProcessorList):
             )
         if getattr(llm, "draft_model", None) is not None:
             raise LZPenaltyError(
-                "llm has a draft_model: llama-cpp-python then shows a logits processor drafts that were not accepted, so the "
-                "penalty would be wrong. Load the model without draft_model."
+                "llm has a draft_model: llama-cpp-python then passes rejected drafts to logits processors, so the penalty "
+                "would be wrong. Load the model without draft_model."
             )
         integer(0, MAX_TOKEN_ID, optional=True)("prompt_length", prompt_length)
         if not config.include_prompt and prompt_length is None:
@@ -76,10 +76,10 @@ class LZPenaltyProcessors(LogitsProcessorList):
         self._start = 0 if config.include_prompt else prompt_length or 0
         self._penalise = _penaliser(config, native, llm.n_vocab())
         super().__init__([self._apply])
-        _refuse_lists_that_drop_us(llm)
+        _guard_logit_bias(llm)
 
     def extend(self, processors: Iterable[Callable[..., Any]]) -> LZPenaltyProcessors:
-        """Append them and return the list: llama-cpp-python goes on with what `extend` returns, `None` for a list."""
+        """Append processors and return the list: llama-cpp-python uses the return value, which is `None` for a list."""
         super().extend(processors)
         return self
 
@@ -90,12 +90,12 @@ class LZPenaltyProcessors(LogitsProcessorList):
 
 
 def _penaliser(config: LZPenaltyConfig, native: bool | None, n_vocab: int) -> Callable[[np.ndarray, np.ndarray], Any]:
-    """A function of logits and tokens: the C code, or the op."""
+    """Return a function of logits and tokens that uses the C code, or else the op."""
     if native is not False:
         compiled = NativePenalty(config) if native else NativePenalty.load(config)
         if compiled is not None:
             return compiled.apply_
-    config = replace(config, include_prompt=True)  # the tokens come without a prompt that is left out
+    config = replace(config, include_prompt=True)  # `_apply` removes the prompt if it does not count
     like = np.zeros((1, n_vocab), np.float32), np.zeros((1, 0), np.int32)
     step = prepare_lz_penalty(*like, config=config)  # the CPU's backends take histories of any length
 
@@ -106,17 +106,17 @@ def _penaliser(config: LZPenaltyConfig, native: bool | None, n_vocab: int) -> Ca
 
 
 def special_ids(llm: Llama) -> tuple[int, ...]:
-    """The ids of control tokens, of tokens that end a turn, and of thinking and chat-template markers."""
+    """Return the ids of control tokens, of tokens that end a turn, and of thinking and chat-template markers."""
     return special_token_ids(_vocabulary(llm))
 
 
 def exempting_special(config: LZPenaltyConfig, llm: Llama) -> LZPenaltyConfig:
-    """The config with the special tokens exempt."""
+    """Return the config with the special tokens exempt."""
     return exempting(config, special_ids(llm))
 
 
 class _Vocabulary:
-    """A GGUF vocabulary, as `special_token_ids` asks for one."""
+    """A GGUF vocabulary with the attributes that `special_token_ids` reads."""
 
     def __init__(self, llm: Llama) -> None:
         missing = [name for name in _FUNCTIONS if not hasattr(llama_cpp, name)]
@@ -144,16 +144,16 @@ class _Vocabulary:
 
 
 def _vocabulary(llm: Llama) -> _Vocabulary:
-    """Of each model once: a tenth of a second for a large vocabulary, too long for every request of a server."""
+    """Return the cached vocabulary of a model: reading a large one takes a tenth of a second, too long per request."""
     if llm not in _vocabularies:
         _vocabularies[llm] = _Vocabulary(llm)
     return _vocabularies[llm]
 
 
-def _refuse_lists_that_drop_us(llm: Llama) -> None:
-    """Make `llm` raise where its handling of `logit_bias` would drop the penalty: inside an ordinary list.
+def _guard_logit_bias(llm: Llama) -> None:
+    """Make `llm` raise if `logit_bias` would drop the penalty, which happens in an ordinary list.
 
-    It appends the bias to the list that it is given: to a copy of ours, so that the caller can use ours again.
+    llama-cpp-python appends the bias to the given list, so it gets a copy and the caller's list stays unchanged.
     """
     if hasattr(llm, "_lz_penalty_guard"):
         return
@@ -163,12 +163,12 @@ def _refuse_lists_that_drop_us(llm: Llama) -> None:
         processors = given.get("logits_processor") or ()
         if given.get("logit_bias") is None:
             return create(*args, **given)
-        if isinstance(processors, LZPenaltyProcessors):  # llama-cpp-python appends the bias to it, and leaves it there
+        if isinstance(processors, LZPenaltyProcessors):
             given["logits_processor"] = copy(processors)
         elif any(map(_is_ours, processors)):
             raise LZPenaltyError(
                 "logit_bias makes llama-cpp-python drop every processor of an ordinary list, and the LZ penalty is in "
-                "one: pass the LZPenaltyProcessors themselves as logits_processor, and append your own to them."
+                "one: pass the LZPenaltyProcessors object as logits_processor, and append your own processors to it."
             )
         return create(*args, **given)
 

@@ -1,7 +1,7 @@
-"""The penalty as a native sampler of llama.cpp, for chains of samplers; compiled on demand, no Python per token.
+"""The penalty as a native llama.cpp sampler, for sampler chains. It is compiled on demand and runs without Python.
 
     penalty = native_sampler(llm, LZPenaltyConfig.guarded())
-    for token in prompt_tokens:                       # what the penalty shall know besides what is sampled
+    for token in prompt_tokens:                       # the chain itself accepts only the sampled tokens
         llama_cpp.llama_sampler_accept(penalty, token)
     llama_cpp.llama_sampler_chain_add(chain, penalty) # the chain frees it
 
@@ -32,15 +32,15 @@ _FUNCTIONS = (
 
 
 def native_sampler(llm: Llama, config: LZPenaltyConfig, *, penalise_special_tokens: bool = False) -> Any:
-    """A `llama_sampler *` for llama.cpp's functions; it sees the tokens that it accepts.
+    """Return a `llama_sampler *` for llama.cpp's functions. Its history is the tokens that it accepts.
 
     Args:
-        llm: the model; its vocabulary's size and special tokens are used.
-        config: the settings. `include_prompt` is the caller's part: accept the prompt's tokens or not.
-        penalise_special_tokens: do not exempt them.
+        llm: the model, for the size of its vocabulary and its special tokens.
+        config: the settings. `include_prompt` is ignored: the caller decides whether to accept the prompt's tokens.
+        penalise_special_tokens: do not exempt special tokens.
 
     Raises:
-        BackendUnavailableError: no compiler, or a llama.cpp with another interface than the one this was written for.
+        BackendUnavailableError: there is no compiler, or this llama.cpp has another sampler interface.
     """
     if not isinstance(config, LZPenaltyConfig):
         raise LZPenaltyError(f"config = {show(config)}: must be an LZPenaltyConfig, such as LZPenaltyConfig.guarded().")
@@ -49,29 +49,29 @@ def native_sampler(llm: Llama, config: LZPenaltyConfig, *, penalise_special_toke
     init = ctypes.cast(llama_cpp.llama_cpp._lib.llama_sampler_init, ctypes.c_void_p)
     address = _library().lz_penalty_llama_new(init, native_settings(config), llm.n_vocab())
     if not address:
-        raise LZPenaltyError("llama.cpp made no sampler: out of memory.")
+        raise LZPenaltyError("llama.cpp could not create a sampler: out of memory.")
     return ctypes.cast(address, llama_cpp.llama_sampler_p_ctypes)
 
 
 @lru_cache(maxsize=None)
 def _library() -> Any:
-    """The compiled sampler, once it is known to fit the llama.cpp that is loaded."""
+    """Return the compiled sampler; raise if it does not fit the loaded llama.cpp."""
     _check_functions()
     library = load("llama_sampler.c", include_dir())
-    ours = (ctypes.c_size_t * 7)()
-    library.lz_penalty_llama_abi(ours)
-    if tuple(ours) != _layout():
-        raise BackendUnavailableError(_other(f"layout {_layout()} instead of {tuple(ours)}"))
+    compiled = (ctypes.c_size_t * 7)()
+    library.lz_penalty_llama_abi(compiled)
+    if tuple(compiled) != _layout():
+        raise BackendUnavailableError(_other_interface(f"layout {_layout()} instead of {tuple(compiled)}"))
     library.lz_penalty_llama_new.argtypes = [ctypes.c_void_p, ctypes.POINTER(NativeSettings), ctypes.c_int32]
     library.lz_penalty_llama_new.restype = ctypes.c_void_p
     return library
 
 
 def _check_functions() -> None:
-    """Raise unless llama.cpp's sampler interface has the functions that this was written for, in their order."""
+    """Raise unless llama.cpp's sampler interface has exactly these functions, in this order."""
     names = tuple(name for name, *_ in getattr(llama_cpp.llama_sampler_i, "_fields_", ()))
     if names != _FUNCTIONS:
-        raise BackendUnavailableError(_other(f"functions {names}"))
+        raise BackendUnavailableError(_other_interface(f"functions {names}"))
 
 
 def _layout() -> tuple[int, ...]:
@@ -89,8 +89,8 @@ def _layout() -> tuple[int, ...]:
     )
 
 
-def _other(what: str) -> str:
+def _other_interface(difference: str) -> str:
     return (
-        f"llama-cpp-python {llama_cpp.__version__} has another sampler interface than 0.3.36 ({what}): use "
-        "LZPenaltyProcessors, which needs none, or the version that is known to work."
+        f"llama-cpp-python {llama_cpp.__version__} has another sampler interface than 0.3.36 ({difference}): use "
+        "LZPenaltyProcessors, which does not need it, or install 0.3.36."
     )

@@ -1,7 +1,7 @@
-"""llama-cpp-python's own OpenAI-compatible server, with `lz_*` fields per request: `lz-penalty serve-llama`.
+"""`lz-penalty serve-llama`: llama-cpp-python's OpenAI-compatible server, with `lz_*` fields per request.
 
-The stock server ignores fields that it does not know. Here a middleware (`_guard`) reads the `lz_*` fields before
-it does, refuses bad ones with 400, and leaves the settings to the place where the server prepares a call of the model.
+The stock server ignores unknown fields. So a middleware (`_guard`) reads the `lz_*` fields first and refuses invalid
+ones with status 400. The penalty is added where the stock server prepares a call of the model.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from lz_penalty.errors import BackendUnavailableError, LZPenaltyError, bad_value
 __all__ = ["create_app", "serve"]
 
 _LOGGER = logging.getLogger("lz_penalty")
-_process = SimpleNamespace(ours=None)  # what prepares requests of the stock server with the penalty
-_MAX_ERRORS = 3  # that an answer names
-_MAX_LISTED = 256  # errors that pydantic makes a list of
-_MAX_PLACE = 80  # characters of where an error is, and of what it is: a client chooses some of them
-_BODIES = {  # of the stock server, by how its paths end
+_process = SimpleNamespace(with_penalty=None)  # our replacement of the stock server's `prepare_request_resources`
+_MAX_ERRORS = 3  # in an answer
+_MAX_LISTED = 256  # with more errors, pydantic's list would take too long
+_MAX_PLACE = 80  # characters of an error's location and of its message, which contain the client's text
+_BODIES = {  # of the stock server, by the end of the path
     "/chat/completions": stock.CreateChatCompletionRequest,
     "/completions": stock.CreateCompletionRequest,
     "/embeddings": stock.CreateEmbeddingRequest,
@@ -41,15 +41,15 @@ _BODIES = {  # of the stock server, by how its paths end
     "/tokenize": stock.TokenizeInputRequest,
     "/tokenize/count": stock.TokenizeInputRequest,
 }
-_REPLACES = "CONFIG_FILE"  # names a file that takes the place of all settings, the key among them
+_REPLACES = "CONFIG_FILE"  # the variable with a file that replaces all settings, including the key
 
 
 class _Given:
-    """Settings of the stock server that come from here alone; it would take what is not given from the environment."""
+    """Settings of the stock server that ignore the environment."""
 
     @classmethod
     def settings_customise_sources(cls, settings_cls: Any, init_settings: Any, **others: Any) -> Any:
-        """Called by pydantic: where values come from."""
+        """Return the sources of values, for pydantic."""
         return (init_settings,)
 
 
@@ -76,20 +76,18 @@ def serve(
         model: the GGUF file.
         host: the address to listen on; one that others can reach needs an API key.
         port: the port.
-        api_key: what a request must carry as `Authorization: Bearer KEY`.
+        api_key: the key that requests must have as `Authorization: Bearer KEY`.
         n_ctx: the context's length in tokens.
         n_gpu_layers: how many layers are on the GPU; -1 for all.
     """
     import uvicorn
 
     if not api_key and not _is_loopback(host):
-        raise bad_value("host", host, "a loopback address such as 127.0.0.1 where there is no API key", "Set one.")
+        raise bad_value("host", host, "a loopback address such as 127.0.0.1 without an API key", "Set an API key.")
     names = {name.upper() for kind in (StockSettings, ModelSettings) for name in kind.model_fields}
     ignored = sorted(name for name in os.environ if name.upper() in names)
     if ignored:
-        _LOGGER.warning(
-            "environment variables that the stock server reads and this one does not: %s", ", ".join(ignored)
-        )
+        _LOGGER.warning("ignored environment variables, which only the stock server reads: %s", ", ".join(ignored))
     app = create_app(
         _GivenServer(host=host, port=port, api_key=api_key),
         _GivenModel(model=model, n_ctx=n_ctx, n_gpu_layers=n_gpu_layers, verbose=False),
@@ -108,39 +106,39 @@ def serve(
 
 
 def create_app(server: StockSettings, model: ModelSettings) -> Any:
-    """The stock app, with the penalty; its operator's settings come from LZ_PENALTY_SERVER (see `engines.server`)."""
+    """Return the stock app with the penalty; LZ_PENALTY_SERVER configures it (see `engines.server`)."""
     if _REPLACES in os.environ:
         raise LZPenaltyError(
-            f"{_REPLACES} = {show(os.environ[_REPLACES])}: llama-cpp-python would replace all settings by that file's, the API "
-            f"key among them. Start without this variable: env -u {_REPLACES} lz-penalty serve-llama ..."
+            f"{_REPLACES} = {show(os.environ[_REPLACES])}: llama-cpp-python would replace all settings with this file's, "
+            f"including the API key. Start without this variable: env -u {_REPLACES} lz-penalty serve-llama ..."
         )
     key = checked_key(server.api_key)
     if model.draft_model is not None:
         raise bad_value("draft_model", model.draft_model, "unset: with drafts the penalty would be wrong")
     if not hasattr(stock, "prepare_request_resources"):
         raise BackendUnavailableError(
-            f"llama-cpp-python {llama_cpp.__version__} has another server than 0.3.36, where the penalty finds no place: "
-            "use the version that is known to work."
+            f"llama-cpp-python {llama_cpp.__version__} has another server than 0.3.36, and the penalty cannot be added to "
+            "it: install 0.3.36."
         )
     operator = server_settings().without_stop_token().without_policies()
     app = stock.create_app(server_settings=server, model_settings=[model])
     _check_effective(server, model)
     public = (app.docs_url, app.redoc_url, app.openapi_url, app.swagger_ui_oauth2_redirect_url)
-    # Inside of the stock middleware: browsers learn from its headers that they may read a refusal, too.
+    # Inside the stock middleware, whose headers allow browsers to read a refusal too.
     app.user_middleware.append(Middleware(Guard, operator=operator, key=key, public=public, check=_check_of_bodies()))
     _penalise_requests()
     return app
 
 
 def _check_of_bodies() -> Check:
-    """The stock server's own check of a body, ended by the first error of a list.
+    """Return the stock server's check of a body, changed to stop at the first error in a list.
 
-    It would collect all errors, tens of thousands where a list has thousands of items, with the input of each, and print
-    and send them.
+    The stock server would collect, print and send all errors with their inputs: tens of thousands for a list with
+    thousands of items.
     """
     validators = {}
     for end, body in _BODIES.items():
-        whole: Any = body.__pydantic_core_schema__  # for a model, pydantic would take the validator that it has
+        whole: Any = body.__pydantic_core_schema__  # for the model itself, pydantic would use its unchanged validator
         validators[end] = SchemaValidator(_first_error_only(whole["schema"]), whole.get("config"))
 
     def check(path: str, fields: dict[str, Any]) -> None:
@@ -149,15 +147,15 @@ def _check_of_bodies() -> Check:
             if validator is not None:
                 validator.validate_python(fields)
         except ValidationError as error:
-            raise LZPenaltyError(f"the request's body is not what this path takes: {_told(error)}.") from None
+            raise LZPenaltyError(f"the request's body is invalid for this path: {_first_errors(error)}.") from None
 
     return check
 
 
-def _told(error: ValidationError) -> str:
-    """The first errors, without the input; pydantic has no way to get these alone, so only where there are not many."""
+def _first_errors(error: ValidationError) -> str:
+    """Return the first errors without their input. pydantic can only list all, so many errors are only counted."""
     if error.error_count() > _MAX_LISTED:
-        return f"{error.error_count()} errors, more than are listed. Correct the types of its fields"
+        return f"{error.error_count()} errors, too many to list. Correct the types of its fields"
     listed = error.errors(include_url=False, include_context=False, include_input=False)
     return "; ".join(f"{_place(one['loc'])}: {one['msg'][:_MAX_PLACE]}" for one in listed[:_MAX_ERRORS])
 
@@ -168,7 +166,7 @@ def _place(place: tuple[int | str, ...]) -> str:
 
 
 def _first_error_only(schema: Any) -> Any:
-    """A schema of pydantic's whose lists are not read further after an error."""
+    """Return a pydantic schema in which a list is not read further after its first error."""
     if isinstance(schema, list):
         return [_first_error_only(one) for one in schema]
     if not isinstance(schema, dict):
@@ -178,9 +176,9 @@ def _first_error_only(schema: Any) -> Any:
 
 
 def _penalise_requests() -> None:
-    """Have the stock server's preparation of a request add the penalty; what others have put around it stays."""
+    """Wrap the stock server's preparation of a request, so that it adds the penalty; wrap it only once."""
     prepare = stock.prepare_request_resources
-    if prepare is _process.ours:
+    if prepare is _process.with_penalty:
         return
 
     def with_penalty(body: Any, llama_proxy: Any, body_model: Any, kwargs: Any) -> Any:
@@ -192,21 +190,21 @@ def _penalise_requests() -> None:
             )
         return prepare(body, llama_proxy, body_model, kwargs)
 
-    _process.ours = stock.prepare_request_resources = with_penalty
+    _process.with_penalty = stock.prepare_request_resources = with_penalty
 
 
 def _check_effective(server: StockSettings, model: ModelSettings) -> None:
-    """Raise unless the stock server asks for this key and has this model alone, wherever its settings came from."""
+    """Raise unless the stock server really uses this key and only this model."""
     used, proxy = next(stock.get_server_settings()), stock._llama_proxy
     if used.api_key != server.api_key or [proxy[alias] for alias in proxy] != [model.model_dump()]:
         raise LZPenaltyError(
-            "llama-cpp-python's server uses another API key or another model than it was given, so it is not started. "
-            "Look for what changes its settings, such as an environment variable."
+            "llama-cpp-python's server would use another API key or model than the given one, so it is not started. "
+            "Find out what changes its settings, such as an environment variable."
         )
 
 
 class _OneRequest(LZPenaltyProcessors):
-    """The processors of one request: the first call shows the prompt, so its length need not be known before."""
+    """The processors of one request. Their first call contains exactly the prompt, which gives its length."""
 
     _called = False
 

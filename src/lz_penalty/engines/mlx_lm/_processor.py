@@ -3,7 +3,7 @@
     processor = LZPenaltyProcessor(LZPenaltyConfig.guarded(), tokenizer=tokenizer)
     generate(model, tokenizer, prompt, logits_processors=[processor])
 
-Nothing is evaluated here, so the tokens stay on the device and mlx-lm's steps stay asynchronous.
+The processor evaluates nothing, so tokens stay on the device and mlx-lm's steps stay asynchronous.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ __all__ = ["LZPenaltyProcessor"]
 
 
 class LZPenaltyProcessor:
-    """A logits processor: a pure function of the tokens it is called with, so rewinds cannot corrupt it.
+    """A logits processor without state: its result depends only on the tokens of the call.
 
     Args:
         config: the settings.
         tokenizer: its special tokens and end tokens are exempt (see `special_token_ids`).
-        cached_tokens: what mlx-lm does not hand over although it precedes the sequence: with a `prompt_cache` the
-            tokens that are in the cache, with a `draft_model` the prompt without its last token.
-        prompt_length: how many tokens the prompt has, cached ones included; needed for `include_prompt=False`.
-        vocab_size: the alphabet, where the logits are padded beyond it.
-        penalise_special_tokens: do not exempt them.
+        cached_tokens: tokens before the sequence that mlx-lm does not pass: with a `prompt_cache` the tokens in the
+            cache, with a `draft_model` the prompt without its last token.
+        prompt_length: the number of tokens in the prompt, including cached ones; needed for `include_prompt=False`.
+        vocab_size: the size of the alphabet if the logits are padded; by default their width.
+        penalise_special_tokens: do not exempt special tokens.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class LZPenaltyProcessor:
         return prepare(arrays, self._packed, self.vocab_size or width)(*arrays)
 
     def _context(self, tokens: mx.array) -> mx.array:
-        """The tokens that count."""
+        """Return the tokens that count."""
         if self.cached_tokens.size:
             tokens = mx.concatenate([self.cached_tokens, tokens.astype(mx.int64)])
         if self.config.include_prompt:
@@ -89,7 +89,7 @@ class LZPenaltyProcessor:
         prompt = self.prompt_length or 0
         if tokens.size < prompt:
             raise LZPenaltyError(
-                f"prompt_length = {prompt}: there are {tokens.size} tokens only. Make a processor for every prompt, and "
-                "give it the cached tokens where a prompt cache or draft model is used."
+                f"prompt_length = {prompt}: must be at most {tokens.size}, the number of tokens. Create a processor for "
+                "every prompt, and pass cached_tokens with a prompt cache or draft model."
             )
         return tokens[prompt:]

@@ -3,7 +3,7 @@
     from lz_penalty.engines.transformers import RepetitionStoppingCriteria
     criteria = RepetitionStoppingCriteria(inputs.input_ids.shape[1])
     output = model.generate(**inputs, stopping_criteria=[criteria])
-    [criteria.repetition(row) for row in output]         # which rows it ended, and what they repeated
+    [criteria.repetition(row) for row in output]         # the run that ended each row, or None
 
 For other engines and plain loops: `lz_penalty.detection.RepetitionDetector` and `stop_on_repetition`.
 """
@@ -27,19 +27,19 @@ __all__ = ["RepetitionStoppingCriteria"]
 
 
 class RepetitionStoppingCriteria(StoppingCriteria):
-    """Ends each row of a batch when its end is a run of adjacent copies (see `RepetitionDetector`).
+    """Stop each row of a batch that ends with a run of adjacent copies (see `RepetitionDetector`).
 
-    It keeps nothing between calls, so one object serves any number of `generate` calls with prompts of the same length,
-    beams may move, and assisted decoding, which adds several tokens at once or none, is no special case. Rows that are
-    ended are padded by `generate` while others go on; it does so only for models that have an end-of-sequence token.
+    It stores nothing between calls. So one object serves any number of `generate` calls with prompts of the same length,
+    and it supports beams and assisted decoding. `generate` pads stopped rows while other rows continue, but only for
+    models that have an end-of-sequence token.
 
     Args:
-        prompt_length: where the prompt ends, left padding included: what is before is not counted.
-        include_prompt: count the prompt too; `prompt_length` is not needed then.
-        pad_token_id: with `include_prompt`, left padding is not counted; `repetition` leaves out padding at the end.
+        prompt_length: the length of the prompt with its left padding; these tokens are not counted.
+        include_prompt: count the prompt too; `prompt_length` is then not needed.
+        pad_token_id: with `include_prompt`, left padding is not counted; `repetition` ignores padding at the end.
         max_period: length of the longest unit.
-        min_copies: a real number, at least 3; the last copy counts by the part of it that is there.
-        min_length: tokens that the run must have in all. Lists of equal values are runs too: docs/detection.md.
+        min_copies: a real number, at least 3; an incomplete last copy counts as a fraction.
+        min_length: the least number of tokens in the run. Lists of equal values are runs too: docs/detection.md.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class RepetitionStoppingCriteria(StoppingCriteria):
         self._limits: dict[str, Any] = {"max_period": max_period, "min_copies": min_copies, "min_length": min_length}
 
     def __call__(self, input_ids: torch.Tensor, scores: Any = None, **kwargs: Any) -> torch.Tensor:
-        """Return which rows of `input_ids [rows, length]` are to end, as a bool tensor `[rows]`."""
+        """Return which rows of `input_ids [rows, length]` must stop, as a bool tensor `[rows]`."""
         first = max(self._start, input_ids.shape[1] - self._reach)
         rows = input_ids[:, first:].cpu().numpy()
         ended = [repetition_at_end(self._unpadded(row), **self._limits) is not None for row in rows]
         return torch.tensor(ended, dtype=torch.bool, device=input_ids.device)
 
     def repetition(self, token_ids: Any) -> Repetition | None:
-        """The run with which one row of the output ends, its start counted from the end of the prompt; else `None`."""
+        """Return the run at the end of one row of the output, or `None`. Its start counts from the end of the prompt."""
         row = np.asarray(token_ids.cpu() if isinstance(token_ids, torch.Tensor) else token_ids)[self._start :]
         if self.pad_token_id is not None:
             kept = np.flatnonzero(row != self.pad_token_id)
@@ -83,7 +83,7 @@ class RepetitionStoppingCriteria(StoppingCriteria):
         return 0 if self.include_prompt else self.prompt_length or 0
 
     def _unpadded(self, row: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Without the padding at its beginning, where there is any to expect."""
+        """Return the row without left padding, which can occur only with `include_prompt`."""
         if not self.include_prompt or self.pad_token_id is None:
             return row
         kept = np.flatnonzero(row != self.pad_token_id)
