@@ -60,7 +60,7 @@ def _find_runs(s, min_copies, min_length, largest, ahead, back, own, ends):
     first, last = 1, max(1, int(min_length / min_copies))
     while first <= largest:
         last = min(last, largest)
-        # Anchors may be as far apart as a run that counts exceeds two copies (one copy) at least.
+        # The step between anchors: by how much the shortest run that counts exceeds two copies (or one copy).
         one_sided = two_sided = len(s)
         for period in range(first, last + 1):
             least = max(int(min_copies * period), min_length)

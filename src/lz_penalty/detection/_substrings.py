@@ -56,7 +56,7 @@ def paper20(text: Items, min_length: int = MIN_LENGTH, min_count: int = MIN_COUN
     min_length, min_count = _checked(min_length, min_count)
     items = as_array(text)
     size = FIRST_LOOK
-    while size < len(items):  # in most texts that have one, it is near the beginning
+    while size < len(items):  # most texts with such a substring have it near the beginning
         if _most_frequent(items[:size], min_length) >= min_count:
             return True
         size *= 2

@@ -146,14 +146,14 @@ class Judge:
         return _run(self._ask_many_and_close(list(texts)))
 
     async def ask_many_async(self, texts: Iterable[str]) -> list[Judgement]:
-        """Do what `ask_many` does, inside an event loop."""
+        """Return the judgements of many texts, inside an event loop; see `ask_many`."""
         texts = list(texts)
         tasks = {text: asyncio.ensure_future(self.ask_async(text)) for text in dict.fromkeys(texts)}
         await asyncio.gather(*tasks.values())
         return [tasks[text].result() for text in texts]
 
     async def ask_async(self, text: str) -> Judgement:
-        """Do what `ask` does, inside an event loop. Simultaneous calls share the limit on concurrency."""
+        """Return the judgement of one text, inside an event loop. Simultaneous calls share the limit on concurrency."""
         conversation = messages(text, self.max_characters)
         key = cache_key(self.model, conversation)
         known = self._cache.get(key) if self._cache else None

@@ -35,7 +35,7 @@ __all__ = [
 BATCH_BYTES = 2**20  # sent to another process at once
 LONGEST_UNIT = 200  # characters of a unit in results
 JUDGE_CHARACTERS = 16 * 2**20  # in texts that wait for the judge
-JUDGE_WAITING = 4_096  # documents that wait for them
+JUDGE_WAITING = 4_096  # documents that wait with them
 
 
 def __getattr__(name: str) -> Any:

@@ -205,7 +205,8 @@ class Tracker:
                 first = climb.ended_thinking or detector.run(period, start)
                 climb = climb._replace(marker=closer, written=0, ended_thinking=first, ends=climb.ends + 1)
             elif due / period >= self._stop and not climb.stopped and not climb.written:
-                climb = climb._replace(stopped=detector.run(period, start))  # not in a marker: it may continue the run
+                # Not while a marker is written, which may begin like the run.
+                climb = climb._replace(stopped=detector.run(period, start))
         if climb is before:
             return False
         self._climbs.append((length, before))
