@@ -1,4 +1,4 @@
-"""Thinking that repeats itself is ended by the model's own marker; then the answer, if it repeats itself too, is stopped."""
+"""The ladder ends thinking that loops with the model's own marker, and then stops an answer that loops."""
 
 import pytest
 import torch
@@ -7,7 +7,8 @@ from lz_penalty import bundled_model
 from lz_penalty.detection import repetition_at_end
 from lz_penalty.engines.transformers import LZPolicyLogitsProcessor
 from lz_penalty.policy import Ladder, Pair, Policy, RequestPolicy, Sections, vocabulary_of
-from tests.support.greedy import generate, left_padded
+from tests.support.greedy import cut, generate, left_padded
+from tests.support.policy_truth import Truth
 
 NEW = 200
 LIMITS = {"min_copies": 6, "min_length": 16}
@@ -24,47 +25,36 @@ def sections_with(tokenizer, close):
     return Sections(vocabulary_of(tokenizer), [Pair("thinking", "<think>", close)], [tokenizer.eos_token_id])
 
 
+def asked_for(**ladder):
+    """Return a request without a penalty, so that only the ladder acts."""
+    rungs = {"end_thinking_copies": LIMITS["min_copies"]} | ladder
+    return RequestPolicy(policy=Policy.everywhere(None), ladder=Ladder(**rungs))
+
+
 def ending(prompt_length, tokenizer, close="</think>", **ladder):
-    """No penalty: the ladder alone."""
-    asked = RequestPolicy(
-        policy=Policy.everywhere(None), ladder=Ladder(**{"end_thinking_copies": LIMITS["min_copies"]} | ladder)
+    return LZPolicyLogitsProcessor(
+        asked_for(**ladder),
+        tokenizer=tokenizer,
+        sections=sections_with(tokenizer, close),
+        prompt_length=prompt_length,
     )
-    sections = sections_with(tokenizer, close)
-    return LZPolicyLogitsProcessor(asked, tokenizer=tokenizer, sections=sections, prompt_length=prompt_length)
-
-
-@torch.no_grad()
-def plain_loop(model, tokenizer, prompt, close):
-    """Greedy decoding in which the marker is written when the thoughts repeat."""
-    sections, marker = sections_with(tokenizer, close), tokenizer(close).input_ids
-    tokens = list(prompt)
-    ends = []
-    past, read = None, 0
-    while len(tokens) < len(prompt) + NEW and tokens[-1] != tokenizer.eos_token_id:
-        thinking = sections.read(tokens).section == "thinking"
-        if thinking and repetition_at_end(tokens[len(prompt) :], **LIMITS):
-            ends.append(len(tokens) - len(prompt))
-            tokens += marker
-        else:
-            done = model(torch.tensor([tokens[read:]]), past_key_values=past)
-            past, read = done.past_key_values, len(tokens)
-            tokens.append(int(done.logits[0, -1].argmax()))
-    return tokens[len(prompt) : len(prompt) + NEW], ends
 
 
 @pytest.mark.parametrize("close", ["</think>", "\n(end of thought)\n"])
 def test_thinking_is_ended_where_it_repeats(model, tokenizer, prompts, close):
-    """By a marker of one token, and by one of several; in a left-padded batch, each row by itself."""
+    """The marker is one token or several; in a left-padded batch, each row ends its thinking by itself."""
     ids, mask = left_padded(prompts)
     width = len(ids[0])
     processor = ending(width, tokenizer, close)
     out = generate(model, ids, processor, mask, max_new_tokens=NEW)
+    truth = Truth(tokenizer, (), sections_with(tokenizer, close))
     ended = 0
     for row, prompt, outcome in zip(out, prompts, processor.outcomes(out), strict=True):
-        want, ends = plain_loop(model, tokenizer, prompt, close)
-        got = row[width:].tolist()
-        assert got[: len(want)] == want
-        found = outcome.ended_thinking
+        got = cut(row, width)
+        assert len(got) == NEW or got[-1] == tokenizer.eos_token_id
+        checked = truth.check_output(model, prompt, asked_for(), got)
+        assert not checked.seen["near-ties"], "choose another prompt"
+        ends, found = checked.ends, outcome.ended_thinking
         assert (found is None) == (not ends)
         if found:
             ended += 1
@@ -74,7 +64,7 @@ def test_thinking_is_ended_where_it_repeats(model, tokenizer, prompts, close):
 
 
 def test_a_marker_that_begins_like_the_loop(tokenizer):
-    """The first token of the marker prolongs the run: the marker must be finished all the same."""
+    """The first token of the marker prolongs the run. The marker must be finished nevertheless."""
     close = "-the end"
     marker = tokenizer(close).input_ids
     prompt = tokenizer("<think>").input_ids
@@ -99,7 +89,7 @@ def test_answers_are_not_touched(model, tokenizer, prompts):
 
 
 def test_a_marker_that_is_masked_stays_so(tokenizer):
-    """Whoever forbids the marker, a grammar for example, has the last word."""
+    """A marker that a grammar forbids is not forced."""
     prompt = tokenizer("<think>").input_ids
     ids = torch.tensor([prompt + [500] * 20] * 2)
     processor = ending(len(prompt), tokenizer)

@@ -1,4 +1,4 @@
-"""Greedy decoding: by transformers, and by a plain loop that applies the reference in Python. Shared by several tests."""
+"""Decode greedily, with transformers and with a plain loop that applies the reference."""
 
 from dataclasses import replace
 
@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from lz_penalty import LZPenaltyConfig, reference
+from lz_penalty import LZPenaltyConfig
 from lz_penalty.engines.transformers import special_token_ids
-from tests.support.cases import settings_of
+from tests.support.requests_and_truth import penalised
 
 NEW = 60
 PRESETS = {
@@ -20,7 +20,7 @@ PRESETS = {
 
 
 def plain_loop(model, prompt, config, new=NEW):
-    """Greedy decoding of one sequence with the reference in Python; also the margin between the two best tokens."""
+    """Decode one sequence greedily; return its tokens and, for each, the margin between the two best scores."""
     cache = DynamicCache()
 
     @torch.no_grad()
@@ -31,13 +31,11 @@ def plain_loop(model, prompt, config, new=NEW):
 
 
 def reference_loop(logits_after, prompt, config, end, new=NEW):
-    """The same over any engine's logits: `logits_after` takes the prompt, then every token that was chosen."""
+    """Decode greedily with any engine's logits: `logits_after` takes the prompt, then each chosen token."""
     tokens, margins = list(prompt), []
     scores = logits_after(tokens)
     while True:
-        if config is not None:
-            context = tokens if config.include_prompt else tokens[len(prompt) :]
-            scores = reference.penalise(scores, context, strength=config.strength, **settings_of(config))
+        scores = penalised(scores, prompt, tokens[len(prompt) :], config)
         second, first = sorted(scores)[-2:]
         margins.append(first - second)
         tokens.append(scores.index(first))
@@ -47,7 +45,7 @@ def reference_loop(logits_after, prompt, config, end, new=NEW):
 
 
 def assert_same(got, want, margins):
-    """Token for token; a difference is allowed only at a near-tie of the two best penalised logits."""
+    """Assert that the tokens are equal; a difference at a near-tie of the two best scores asks for another prompt."""
     for i, (a, b) in enumerate(zip(got, want, strict=False)):
         if a != b:
             assert margins[i] < 1e-3, f"token {i}: {a} instead of {b}, margin {margins[i]:.4f}"

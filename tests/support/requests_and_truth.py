@@ -1,8 +1,8 @@
 """Requests of every kind, and the truth about each: greedy decoding of one sequence with the reference in Python.
 
-The truth is checked in one pass over the finished text: at every position the model's logits, penalised by the
-reference, must have their maximum at the token that the engine chose. By induction that is the plain loop's text, token
-for token; and where batch composition has moved floats across a near-tie, what follows is still checked.
+One pass over the finished text checks it: at every position the model's logits, penalised by the reference, must have
+their maximum at the token that the engine chose. By induction that is the text of a plain loop. Rounding may decide a
+near-tie differently in another batch; the tokens after it are still checked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VOCAB_SIZE = 4096
 
 @dataclass
 class Request:
-    """A prompt with the request fields of its penalty; `config` is what they mean, special tokens exempt."""
+    """A prompt with the request fields of its penalty; `config` is the penalty they ask for, with special tokens exempt."""
 
     prompt: list[int]
     fields: dict[str, Any] | None
@@ -69,7 +69,7 @@ def _settings(rng: random.Random, number: int) -> tuple[dict[str, Any] | None, L
 
 
 def as_tasks(requests: list[Request], **sampling: Any) -> list[dict[str, Any]]:
-    """The requests as `engines.generate` takes them; `sampling` overrides each one's own."""
+    """Return the requests in the form of `engines.generate`; `sampling` overrides their own."""
     return [
         {"prompt": one.prompt, "max_tokens": one.max_tokens, "extra_args": one.fields, **(sampling or one.sampling)}
         for one in requests
@@ -79,6 +79,21 @@ def as_tasks(requests: list[Request], **sampling: Any) -> list[dict[str, Any]]:
 def firsts(result: dict[str, Any]) -> list[list[int]]:
     """The first completion of every request."""
     return [completions[0] for completions in result["tokens"]]
+
+
+def penalised(
+    scores: list[float],
+    prompt: list[int],
+    output: list[int],
+    config: LZPenaltyConfig | None,
+    special: tuple[int, ...] = (),
+) -> list[float]:
+    """Return the scores of the next token after the penalty, by the reference; `special` ids are exempt too."""
+    if config is None:
+        return scores
+    context = (prompt if config.include_prompt else []) + output
+    config = replace(config, exempt_token_ids=(*config.exempt_token_ids, *special))
+    return reference.penalise(scores, context, strength=config.strength, **settings_of(config))
 
 
 @torch.no_grad()
@@ -91,10 +106,7 @@ def near_ties(model: Any, request: Request, output: list[int]) -> list[float]:
     logits = model(torch.tensor([prompt + output[:-1]])).logits[0, len(prompt) - 1 :]
     gaps = []
     for i, token in enumerate(output):
-        scores = logits[i].tolist()
-        if config is not None:
-            context = (prompt if config.include_prompt else []) + output[:i]
-            scores = reference.penalise(scores, context, strength=config.strength, **settings_of(config))
+        scores = penalised(logits[i].tolist(), prompt, output[:i], config)
         gap = max(scores) - scores[token]
         assert gap < NEAR_TIE, f"token {i} is {token}, {gap:.4f} below the best; settings {request.fields}"
         if gap:
@@ -112,11 +124,8 @@ def check_all(model: Any, requests: list[Request], outputs: list[list[int]]) -> 
 
 
 def check_row(before, after, prompt, output, config, special):
-    """One penalised row of logits, in float32, against the reference."""
-    settings = settings_of(config)
-    settings["exempt_token_ids"] = (*settings["exempt_token_ids"], *special)
-    context = (prompt if config.include_prompt else []) + output
-    want = torch.tensor(reference.penalise(before.tolist(), context, strength=config.strength, **settings))
+    """Compare one penalised row of logits, in float32, with the reference."""
+    want = torch.tensor(penalised(before.tolist(), prompt, output, config, special))
     touched = want != before.double()
     assert torch.equal(before[~touched], after[~touched]), "a token was changed that the reference leaves alone"
     scale = before.abs().double() + (want - before).abs() + 1

@@ -3,7 +3,8 @@
 import pytest
 
 from tests.engines.sglang.engines import as_tasks, generate
-from tests.engines.sglang.policy_truth import Truth, policy_requests
+from tests.engines.sglang.policy_requests import check, policy_requests
+from tests.support.policy_truth import Truth
 from tests.support.requests_and_truth import check_all, mixed_requests
 
 
@@ -13,6 +14,6 @@ def test_mixed_requests(model, tokenizer, special, ranks):
     env = {"SGLANG_CPU_OMP_THREADS_BIND": "0|0"}
     result = generate(as_tasks([*requests, *policies]), env=env, max_running_requests=8, **ranks)
     check_all(model, requests, result["tokens"][:24])
-    truth = Truth(model, tokenizer, special)
+    truth = Truth(tokenizer, special)
     for request, output, reason in zip(policies, result["tokens"][24:], result["reasons"][24:], strict=True):
-        truth.check(request, output, reason)
+        check(truth, model, request, output, reason)

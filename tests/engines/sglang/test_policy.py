@@ -1,29 +1,33 @@
-"""Policies, the ladder and shadow mode in `sglang.Engine`, with every token checked against a plain loop."""
+"""Policies, the ladder and shadow mode in `sglang.Engine`. Every token is compared with `policy_truth`."""
+
+from collections import Counter
 
 import pytest
 
 from tests.engines.sglang.engines import RETRACT, as_tasks, generate
-from tests.engines.sglang.policy_truth import Truth, policy_requests
+from tests.engines.sglang.policy_requests import check, policy_requests
 from tests.engines.sglang.test_offline import SMALL
+from tests.support.policy_truth import Truth
 
 
 @pytest.mark.parametrize("options", [{}, {"enable_mixed_chunk": True}], ids=["overlap", "mixed chunks"])
 def test_policies(model, tokenizer, special, options):
-    """Beside requests with one penalty and with none, with small chunks of prefill and retractions.
+    """Run requests with policies beside others, with small chunks of prefill and with retractions.
 
-    With mixed chunks a grammar makes texts change their sections; without it, no step samples late but for a policy.
+    With mixed chunks a grammar makes texts change their sections. Without mixed chunks only a policy makes a step sample
+    late.
     """
     scripts = "enable_mixed_chunk" in options
     requests = policy_requests(tokenizer, 33, scripts)
     result = generate(as_tasks(requests), env=RETRACT, **SMALL, **options)
-    truth = Truth(model, tokenizer, special)
+    truth = Truth(tokenizer, special)
+    seen, counts = Counter(), result["counts"]
     for request, output, reason in zip(requests, result["tokens"], result["reasons"], strict=True):
-        truth.check(request, output, reason)
-    seen, counts = truth.seen, result["counts"]
+        seen += check(truth, model, request, output, reason)
     print(seen, counts)
     assert min(seen[name] for name in ("thinking", "answer", "code", "tool_call", "table")) > 20
-    assert seen["would differ"] > 20
-    assert min(seen["ended thinking"], seen["stopped"]) > 1
+    assert seen["shadow"] > 20
+    assert min(seen["forced"], seen["stopped"]) > 1  # the marker is one token
     assert seen["turns"] > (20 if scripts else 3)
     assert seen["near-ties"] <= 3
     assert counts["reloads"] > 20

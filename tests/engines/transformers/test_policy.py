@@ -1,4 +1,4 @@
-"""Policies in transformers' `generate` on the bundled model, against a loop that reads the whole text at every step."""
+"""Policies in transformers' `generate` on the bundled model. The outputs are compared with `policy_truth`."""
 
 from dataclasses import replace
 
@@ -6,11 +6,11 @@ import pytest
 import torch
 from transformers import LogitsProcessor
 
-from lz_penalty import LZPenaltyConfig, LZPenaltyError, bundled_model, reference
+from lz_penalty import LZPenaltyConfig, LZPenaltyError, bundled_model
 from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor, LZPolicyLogitsProcessor, special_token_ids
-from lz_penalty.policy import Ladder, Policy, RequestPolicy, Sections, vocabulary_of
-from tests.support.cases import settings_of
-from tests.support.greedy import assert_same, cut, generate, left_padded
+from lz_penalty.policy import SECTIONS, Ladder, Policy, RequestPolicy, Sections
+from tests.support.greedy import cut, generate, left_padded
+from tests.support.policy_truth import Truth
 
 NEW = 90
 POLICY = Policy(
@@ -26,12 +26,12 @@ TEXTS = (
     "| the man | the sea |\n|---|---|\n| the man | the sea |\n| the",
     '<tool_call>\n{"text": "the sea the sea the sea the sea the',
 )
-# What the model is made to write, and after how many tokens: it does not know fences and tables by itself.
+# Texts that the model is made to write, by position in the output: it does not write fences and tables by itself.
 SCRIPT = {8: "\n```py\n", 26: "\n```\n", 40: "\n<think>", 60: "</think>\n| a | b |\n|"}
 
 
 class Script(LogitsProcessor):
-    """Forces tokens at given places behind the prompt."""
+    """Forces tokens at given positions after the prompt."""
 
     def __init__(self, tokenizer, width):
         self.width = width
@@ -43,6 +43,9 @@ class Script(LogitsProcessor):
     def __call__(self, input_ids, scores):
         return self.forced(input_ids.shape[1] - self.width, scores)
 
+    def mask(self, output, scores):
+        return self.forced(len(output), torch.tensor(scores)).tolist()
+
     def forced(self, place, scores):
         if place not in self.tokens:
             return scores
@@ -51,40 +54,18 @@ class Script(LogitsProcessor):
         return out
 
 
-def section_of(tokenizer, tokens):
-    """Of the token behind these, by reading all they write anew."""
-    vocabulary = vocabulary_of(tokenizer)
-    pairs = Sections.of(tokenizer).pairs
-    sections = Sections([bytes([i]) for i in range(256)], pairs)
-    ends = [i for i, token in enumerate(tokens) if token in tokenizer.all_special_ids]
-    behind = tokens[ends[-1] + 1 :] if ends else tokens
-    return sections.read(b"".join(vocabulary[token] for token in behind)).section
+@pytest.fixture(scope="module")
+def check(model, tokenizer, sections):
+    """A function that compares a greedy output with `policy_truth`, and returns the sections in it."""
+    truth = Truth(tokenizer, special_token_ids(tokenizer), sections)
 
+    def checked(prompt, policy, output, mask=None):
+        assert len(output) == NEW or output[-1] == model.generation_config.eos_token_id
+        seen = truth.check_output(model, prompt, RequestPolicy(policy=policy), output, mask).seen
+        assert not seen["near-ties"], "choose another prompt"
+        return {section for section in SECTIONS if seen[section]}
 
-@torch.no_grad()
-def plain_loop(model, tokenizer, prompt, policy, script=None, new=NEW):
-    """Greedy decoding with the reference, the penalty chosen from the whole text; margins, and the sections met."""
-    special = special_token_ids(tokenizer)
-    tokens, margins, met = list(prompt), [], []
-    for step in range(new):
-        logits = model(torch.tensor([tokens])).logits[0, -1]
-        section = section_of(tokenizer, tokens)
-        config = getattr(policy, section)
-        scores = logits.tolist()
-        if config is not None:
-            config = replace(config, exempt_token_ids=(*config.exempt_token_ids, *special))
-            context = tokens if config.include_prompt else tokens[len(prompt) :]
-            scores = reference.penalise(scores, context, strength=config.strength, **settings_of(config))
-        scores = torch.tensor(scores)
-        if script:
-            scores = script.forced(step, scores)
-        first, second = scores.topk(2).values.tolist()
-        margins.append(first - second)
-        met.append(section)
-        tokens.append(int(scores.argmax()))
-        if tokens[-1] == model.generation_config.eos_token_id:
-            break
-    return tokens[len(prompt) :], margins, met
+    return checked
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +78,7 @@ def texts(tokenizer):
     return [tokenizer(text).input_ids for text in (*TEXTS, bundled_model.prompts()[0][:60])]
 
 
-def test_each_section_has_its_penalty(model, tokenizer, sections, texts):
+def test_each_section_has_its_penalty(model, tokenizer, sections, texts, check):
     """A left-padded batch, scripted so that every row passes through several sections."""
     ids, mask = left_padded(texts)
     width = len(ids[0])
@@ -108,22 +89,19 @@ def test_each_section_has_its_penalty(model, tokenizer, sections, texts):
     out = model.generate(inputs, logits_processor=[processor, script], **options)
     seen = set()
     for row, prompt in zip(out, texts, strict=True):
-        want, margins, met = plain_loop(model, tokenizer, prompt, POLICY, script)
-        assert_same(cut(row, width), want, margins)
-        seen.update(met)
+        seen |= check(prompt, POLICY, cut(row, width), script.mask)
     assert seen == {"thinking", "answer", "code", "tool_call", "table"}
     uniform = LZPenaltyLogitsProcessor(POLICY.answer, tokenizer=tokenizer)
     other = model.generate(inputs, logits_processor=[uniform, script], **options)
     assert not torch.equal(other, out)
 
 
-def test_thinking_by_itself(model, tokenizer, sections, texts):
-    """The model writes its own think markers; the prompt of one row holds the first of them."""
+def test_thinking_by_itself(model, tokenizer, sections, texts, check):
+    """The model writes its own think markers; the prompt of one row contains the first of them."""
     for prompt in texts[:2]:
         processor = LZPolicyLogitsProcessor(POLICY, tokenizer=tokenizer, sections=sections)
-        want, margins, met = plain_loop(model, tokenizer, prompt, POLICY)
-        assert {"thinking", "answer"} <= set(met)
-        assert_same(cut(generate(model, [prompt], processor, max_new_tokens=NEW)[0], len(prompt)), want, margins)
+        output = cut(generate(model, [prompt], processor, max_new_tokens=NEW)[0], len(prompt))
+        assert {"thinking", "answer"} <= check(prompt, POLICY, output)
 
 
 def test_the_same_penalty_everywhere_is_the_plain_processor(model, tokenizer, sections, texts):
@@ -180,7 +158,7 @@ def test_beams_and_drafts(model, tokenizer, sections, texts, how):
 
 
 def test_rows_may_move_shrink_and_be_overwritten(tokenizer, sections):
-    """Any ids in any order: the states are those of the ids alone. The ids live in one buffer that is overwritten."""
+    """The states depend on the ids only, whatever rows came before. The ids are in one buffer that is overwritten."""
     generator = torch.Generator().manual_seed(0)
     pieces = ["<think></think>", "```", "`` `", "\n", "\n", "\n py", "| a", '{"', "}", "<|endoftext|>"]
     some = torch.tensor([token for piece in pieces for token in tokenizer(piece).input_ids])
@@ -218,7 +196,7 @@ def test_rows_may_move_shrink_and_be_overwritten(tokenizer, sections):
 
 @pytest.mark.parametrize("only_appended", [False, True])
 def test_padding_that_goes_on_is_looked_at_again(tokenizer, sections, only_appended):
-    """A prompt may be the padding token alone, where that is the token that begins a text too."""
+    """A prompt may consist of the padding token only, if that token also begins a text."""
     one = LZPolicyLogitsProcessor(
         POLICY, tokenizer=tokenizer, sections=sections, pad_token_id=1, only_appended=only_appended
     )
@@ -232,7 +210,7 @@ def test_padding_that_goes_on_is_looked_at_again(tokenizer, sections, only_appen
 
 @pytest.mark.parametrize("only_appended", [False, True])
 def test_no_ids_at_all(tokenizer, sections, only_appended):
-    """What `generate` hands over at first where it is given embeddings; a processor may be used twice."""
+    """`generate` passes no ids at first if it is given embeddings. A processor may be used twice."""
     one = LZPolicyLogitsProcessor(
         POLICY, tokenizer=tokenizer, sections=sections, pad_token_id=1, only_appended=only_appended
     )
@@ -243,15 +221,14 @@ def test_no_ids_at_all(tokenizer, sections, only_appended):
         assert torch.equal(one(ids, scores), fresh(ids, scores))
 
 
-def test_a_section_that_leaves_the_prompt_out(model, tokenizer, sections, texts):
+def test_a_section_that_leaves_the_prompt_out(model, tokenizer, sections, texts, check):
     policy = replace(POLICY, answer=LZPenaltyConfig.sglang(strength=0.4))
     with pytest.raises(LZPenaltyError, match="prompt_length"):
         LZPolicyLogitsProcessor(policy, tokenizer=tokenizer, sections=sections)
     prompt = texts[1]
     processor = LZPolicyLogitsProcessor(policy, tokenizer=tokenizer, sections=sections, prompt_length=len(prompt))
-    want, margins, met = plain_loop(model, tokenizer, prompt, policy)
-    assert {"thinking", "answer"} <= set(met)
-    assert_same(cut(generate(model, [prompt], processor, max_new_tokens=NEW)[0], len(prompt)), want, margins)
+    output = cut(generate(model, [prompt], processor, max_new_tokens=NEW)[0], len(prompt))
+    assert {"thinking", "answer"} <= check(prompt, policy, output)
 
 
 def test_a_marker_that_the_model_does_not_know_is_not_forced(tokenizer, sections):

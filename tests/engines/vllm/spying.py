@@ -1,5 +1,5 @@
-"""The processor with a check of every step inside the engine: rows without the penalty keep their bits, the others get
-what the reference says. Which row is whose is followed with vLLM's own helper, apart from the plug-in's state."""
+"""A processor that checks every step inside the engine: rows without the penalty stay bit-identical, the others equal the
+reference. vLLM's own helper tells which request a row belongs to; the plug-in's state is not used."""
 
 import torch
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
@@ -8,11 +8,11 @@ from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
 from lz_penalty.engines.vllm._ending import Ending
 from lz_penalty.engines.vllm._startup import special_tokens_of, tokenizer_of
-from tests.engines.vllm.policy_truth import Truth
+from tests.support.policy_truth import Truth
 
 
 class SpyingProcessor(LZPenaltyLogitsProcessor):
-    """V1 only."""
+    """The processor with the check. For the V1 runner only."""
 
     def __init__(self, vllm_config, device, is_pin_memory):
         super().__init__(vllm_config, device, is_pin_memory)

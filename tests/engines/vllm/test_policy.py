@@ -10,9 +10,10 @@ import pytest
 
 from lz_penalty import bundled_model
 from lz_penalty.detection import repetition_at_end
+from lz_penalty.policy import settings_from_request
 from tests.engines.vllm.engines import SPYING, generate
-from tests.engines.vllm.policy_truth import Truth
 from tests.engines.vllm.test_offline import SMALL
+from tests.support.policy_truth import Truth
 
 NEW = 120
 SCHEMA = {
@@ -77,14 +78,15 @@ def answered(tokenizer):
 
 
 def test_every_token(answered, model, truth):
-    """What a loop in Python with the reference and the sections chooses; the thinking that loops is ended."""
+    """Every token equals `policy_truth`, and thinking that loops is ended."""
     forced = shadow_changed = shadow_steps = 0
     for name, one in answered.items():
         if name[0] == "policy":
-            more, changed = truth.check_output(model, one["prompt"], one["extra_args"], one["tokens"])
-            forced += more
+            asked = settings_from_request(one["extra_args"] or {})
+            seen = truth.check_output(model, one["prompt"], asked, one["tokens"]).seen
+            forced += seen["forced"]
             if one["extra_args"] is SHADOW:
-                shadow_changed, shadow_steps = shadow_changed + changed, shadow_steps + len(one["tokens"])
+                shadow_changed, shadow_steps = shadow_changed + seen["would differ"], shadow_steps + len(one["tokens"])
     assert forced > 0
     assert answered["counters"]["lz_thinking_ended"] == forced  # the marker is one token
     assert answered["counters"]["lz_shadow_steps"] == shadow_steps
@@ -108,7 +110,7 @@ def test_the_end_has_a_reason_of_its_own(answered, name):
 
 
 def test_those_that_share_their_parameters_end_with_eos(answered, tokenizer):
-    """`n` > 1: nothing is changed that holds for the others too."""
+    """With `n` > 1, parameters that several requests share are not changed."""
     loops = 0
     for tokens, reason in zip(answered["several"]["all"], answered["several"]["reasons"], strict=True):
         assert reason in (["stop", None], ["length", None])

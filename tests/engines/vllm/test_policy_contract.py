@@ -1,4 +1,4 @@
-"""The V1 contract for requests with a policy: random batches as in test_contract.py, every step recomputed from nothing."""
+"""The V1 contract for requests with a policy: random batches as in test_contract.py, compared with `policy_truth`."""
 
 import itertools
 
@@ -21,8 +21,8 @@ from lz_penalty.engines.vllm._ending import Ending
 from lz_penalty.engines.vllm._policies import Policies
 from lz_penalty.policy import SECTIONS, Policy, RequestPolicy, counters
 from tests.engines.vllm.batches import VOCAB, Simulation
-from tests.engines.vllm.policy_truth import Truth
 from tests.engines.vllm.test_contract import vllm_config  # noqa: F401
+from tests.support.policy_truth import Truth
 
 EOS = 0
 STOP = {"lz_stop_copies": 6}

@@ -6,9 +6,9 @@ import pytest
 
 from lz_penalty.engines.server import ServerSettings
 from tests.engines.vllm.engines import serve
-from tests.engines.vllm.policy_truth import Truth
 from tests.engines.vllm.test_policy import LOOPS, PROMPTS, SHADOW, STOP
 from tests.engines.vllm.test_server import client_of, metric
+from tests.support.policy_truth import Truth
 
 PAD = 1  # the model never writes it
 SERVER = '{"default": {"lz_policy": "default", "lz_stop_copies": 20}, "stop_token_id": 1, "max_window_size": 1024}'
@@ -59,20 +59,21 @@ def answers(tokenizer, tmp_path_factory):
 
 
 def test_every_token(answers, model, tokenizer, special):
-    """The default, what refines it, and what switches it off; shadow mode is counted on the endpoint."""
+    """Requests use the default, refine it or switch it off. The metrics endpoint counts shadow mode."""
     good, _, metrics = answers
     truth, server = Truth(tokenizer, special), ServerSettings.from_json(SERVER)
     changed = 0
     for one in good:
-        _, would_change = truth.check_output(model, one["prompt"], one["fields"], one["token_ids"], server)
-        changed += would_change if one["fields"] is SHADOW else 0
+        asked = server.settings_of(one["fields"])
+        seen = truth.check_output(model, one["prompt"], asked, one["token_ids"]).seen
+        changed += seen["would differ"] if one["fields"] is SHADOW else 0
     assert metrics["shadow_steps"] == sum(len(one["token_ids"]) for one in good if one["fields"] is SHADOW)
     assert abs(metrics["shadow_changed"] - changed) <= 1  # a near-tie
     assert changed > 0
 
 
 def test_the_end_can_be_told_from_others(answers):
-    """By its stop reason; no other request has it, and none is ended that asked for no ladder."""
+    """A stop by the ladder has its own stop reason. Requests without a ladder are never stopped."""
     good, _, metrics = answers
     ended = [one for one in good if one["stop_reason"] == PAD]
     assert all(one["fields"] not in (OFF, SHADOW) for one in ended)

@@ -1,8 +1,9 @@
 """Two tensor-parallel ranks on the CPU: both keep the same state and choose the same tokens."""
 
+from lz_penalty.policy import settings_from_request
 from tests.engines.vllm.engines import SPYING, generate
-from tests.engines.vllm.policy_truth import Truth
 from tests.engines.vllm.test_policy import LOOPS, POLICIES, PROMPTS, STOP
+from tests.support.policy_truth import Truth
 from tests.support.requests_and_truth import as_tasks, check_all, firsts, mixed_requests
 
 
@@ -24,5 +25,5 @@ def test_mixed_requests(model, tokenizer, special):
     outputs, truth = firsts(result), Truth(tokenizer, special)
     check_all(model, requests, outputs[: len(requests)])
     for task, output in zip(tasks, outputs[len(requests) :], strict=True):
-        truth.check_output(model, task["prompt"], task["extra_args"], output)
+        truth.check_output(model, task["prompt"], settings_from_request(task["extra_args"] or {}), output)
     assert result["reasons"][-1] == [["stop", None]]

@@ -1,4 +1,4 @@
-"""The same class on vLLM's V2 runner, whose kernels run in Triton's interpreter here (its top-k kernel does not)."""
+"""The processor on vLLM's V2 runner, whose kernels run in Triton's interpreter here (except the top-k kernel)."""
 
 from types import SimpleNamespace
 
@@ -10,9 +10,10 @@ from lz_penalty.detection import repetition_at_end
 from lz_penalty.engines._requests import RequestSettings
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.vllm._v2 import SlotState
+from lz_penalty.policy import settings_from_request
 from tests.engines.vllm.engines import V2, WARM, generate
-from tests.engines.vllm.policy_truth import Truth
 from tests.engines.vllm.test_policy import LOOPS, POLICIES, PROMPTS, SCHEMA, SHADOW, STOP, SUM
+from tests.support.policy_truth import Truth
 from tests.support.requests_and_truth import as_tasks, check_all, firsts, mixed_requests
 
 ENGINE = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "max_model_len": 256}
@@ -36,7 +37,7 @@ def policy_tasks(tokenizer):
 
 
 def test_special_tokens_are_exempt_after_a_sleep():
-    """What a processor has on the device since its start is lost there, if vLLM discards the model's memory."""
+    """vLLM's sleep discards the model's memory, and with it the arrays of the processor on the device."""
     token_ids, prompt_lengths = torch.tensor([[3, 4] * 50], dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
     states = SimpleNamespace(
         device=torch.device("cpu"),
@@ -72,10 +73,11 @@ def test_mixed_requests(model, tokenizer, special, drafts):
 
     truth, forced, changed, steps = Truth(tokenizer, special, early=0 if drafts else 1), 0, 0, 0
     for task, output in zip(policies[:-1], outputs[len(requests) :], strict=False):
-        more, would_change = truth.check_output(model, task["prompt"], task["extra_args"], output)
-        forced += more
+        asked = settings_from_request(task["extra_args"] or {})
+        seen = truth.check_output(model, task["prompt"], asked, output).seen
+        forced += seen["forced"]
         if task["extra_args"] is SHADOW:
-            changed, steps = changed + would_change, steps + len(output)
+            changed, steps = changed + seen["would differ"], steps + len(output)
     assert forced > 0
     reasons = [reasons[0] for reasons in result["reasons"][-4:]]
     by_run, by_eos = ["repetition", "repetition_detected"], ["stop", None]
