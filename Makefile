@@ -11,7 +11,7 @@ LLAMA  := .venv-llama-cpp
 ENGINE_TESTS := -m pytest --override-ini filterwarnings= --override-ini 'addopts=--strict-markers -q -p no:cacheprovider'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs dist report test test-vllm test-sglang test-llama-cpp test-mlx test-page matrix soak-vllm \
+.PHONY: help demo docs dist report test test-deep test-vllm test-sglang test-llama-cpp test-mlx test-page matrix soak-vllm \
 	fuzz fuzz-native check bench bench-llama-cpp format clean
 
 help:             ## this list
@@ -43,8 +43,14 @@ dist: $(STAMP)    ## wheel and sdist, checked, and the wheel tried in an empty e
 	$(BIN)/python -m build --no-isolation --wheel --outdir build/dist .
 	$(BIN)/python -m tests.support.check_dist dist build/dist
 
-test: $(STAMP)    ## all tests, on every backend that runs here
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+# The tests of a file share servers and models; tests/conftest.py begins with the files that take longest.
+MAIN_TESTS := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+test: $(STAMP)    ## all tests, on every backend that runs here: 4 minutes
+	$(MAIN_TESTS)
+
+test-deep: $(STAMP)  ## all tests with many more examples, each command in a Python of its own: 20 minutes
+	LZ_PENALTY_DEEP=1 $(MAIN_TESTS)
 
 # Playwright drives the Chromium of the system.
 test-page: $(STAMP)  ## the explorer page in a real browser

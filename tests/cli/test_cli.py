@@ -1,4 +1,4 @@
-"""The command line in a real process, on the bundled model."""
+"""The command line on the bundled model, each command in a process of its own."""
 
 import json
 import subprocess
@@ -8,11 +8,7 @@ import pytest
 
 import lz_penalty
 from lz_penalty.bundled_model import problems
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "lz_penalty", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+from tests.support.commands import run
 
 
 def test_help_names_every_command():
@@ -23,12 +19,16 @@ def test_help_names_every_command():
         assert "--help" in run(command, "--help").stdout
 
 
-def test_version():
-    assert run("--version").stdout.strip() == lz_penalty.__version__
+def test_version_of_a_python_that_has_imported_nothing():
+    shown = subprocess.run(
+        [sys.executable, "-m", "lz_penalty", "--version"], capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.strip() == lz_penalty.__version__
 
 
-def test_doctor_as_json():
-    answer = json.loads(run("doctor", "--json").stdout)
+def test_doctor_of_a_python_that_has_imported_nothing():
+    command = [sys.executable, "-m", "lz_penalty", "doctor", "--json"]
+    answer = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert answer["backend numpy"] == "usable"
     assert answer["engine transformers"] == "usable"
     assert set(answer) >= {"backend numba", "backend torch", "backend triton"}
@@ -40,7 +40,7 @@ def test_demo_shows_the_loop_and_the_cure():
     loops = {one["penalty"]: one["loop"] for one in json.loads(shown.stdout)["continuations"]}
     assert loops["none"]["copies"] > 15
     assert loops["guarded"] is None
-    table = run("demo", "--tokens", "40").stdout
+    table = run("demo", "--tokens", "10").stdout
     assert "Prompt:" in table
     assert "guarded" in table
 
@@ -61,7 +61,7 @@ def test_generate_streams_text(tmp_path):
 
 def test_compare_goes_on_from_its_file(tmp_path):
     out = tmp_path / "results.json"
-    small = ("--prompts", "2", "--tokens", "64", "--passages", "1", "--problems", "4", "--out", str(out), "--json")
+    small = ("--prompts", "2", "--tokens", "40", "--passages", "1", "--problems", "2", "--out", str(out), "--json")
     first = run("compare", "none", "guarded", *small)
     assert first.returncode == 0, first.stderr
     rows = {row["penalty"]: row for row in json.loads(first.stdout)}
@@ -69,7 +69,7 @@ def test_compare_goes_on_from_its_file(tmp_path):
     assert rows["guarded"]["loops"] <= rows["none"]["loops"]
     saved = json.loads(out.read_text())
     assert saved["machine"]["torch"]
-    assert saved["plan"]["new_tokens"] == 64
+    assert saved["plan"]["new_tokens"] == 40
     saved["results"][0]["tokens_per_second"] = 12345.0
     out.write_text(json.dumps(saved))
     more = run("compare", "none", "guarded", "dry:0.8", *small)
@@ -143,7 +143,7 @@ def test_bad_input_is_one_line_and_exit_code_2(name):
 
 
 def test_no_model_is_loaded_before_the_arguments_are_checked():
-    """Neither transformers nor a model is touched where an argument is bad."""
+    """Neither transformers nor a model is loaded if an argument is bad."""
     hide = "import sys; sys.modules['transformers'] = None; "
     for arguments in (
         ["generate", "Hello", "--device", "tpu"],
@@ -156,7 +156,7 @@ def test_no_model_is_loaded_before_the_arguments_are_checked():
 
 
 def test_a_full_disk_is_one_line():
-    """/dev/full takes nothing: as standard output, and as a file that is written directly."""
+    """Nothing can be written to /dev/full: as standard output, and as a file that is written directly."""
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "lz_penalty", "doctor", "--json"]
         shown = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)

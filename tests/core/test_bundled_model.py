@@ -11,6 +11,7 @@ from lz_penalty.detection import distinct
 from lz_penalty.evaluation.bits import human_text_cost
 from lz_penalty.evaluation.generation import BUNDLED, continue_greedily, load
 from lz_penalty.evaluation.penalties import penalty
+from tests.support import quick_or_deep
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def test_missing_weights_say_what_to_do(monkeypatch, tmp_path):
 
 def test_it_reasons(loaded):
     """At least 80 % of held-out problems, greedily and without a penalty."""
-    asked = list(problems.generate(seed=3, n=60, split="heldout"))
+    asked = list(problems.generate(seed=3, n=quick_or_deep(24, 60), split="heldout"))
     prompts = [loaded.tokenizer(problems.prompt(problem)).input_ids for problem in asked]
     answers = continue_greedily(loaded, prompts, penalty("none"), 300, may_end=True)
     texts = [loaded.tokenizer.decode(tokens) for tokens in answers.tokens]
@@ -50,8 +51,8 @@ def test_it_reasons(loaded):
 
 def test_it_loops_and_failsafe_ends_it(loaded):
     prompts = [loaded.tokenizer(text).input_ids for text in bundled_model.prompts()[:6]]
-    plain = continue_greedily(loaded, prompts, penalty("none"), 300, may_end=False)
-    guarded = continue_greedily(loaded, prompts, penalty("guarded"), 300, may_end=False)
+    plain = continue_greedily(loaded, prompts, penalty("none"), 200, may_end=False)
+    guarded = continue_greedily(loaded, prompts, penalty("guarded"), 200, may_end=False)
     share = [sum(distinct(tokens, 4) for tokens in run.tokens) / 6 for run in (plain, guarded)]
     assert share[0] < 0.5 < 0.7 < share[1]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import lz_penalty
+from tests.support import commands, quick_or_deep
 from tests.support.documents import LOOP
 
 PACKAGE = Path(lz_penalty.__file__).parent
@@ -30,7 +31,7 @@ assert find_repetition("abc" * 100).period == 3
 
 @pytest.fixture
 def source(tmp_path):
-    """A copy of the package beside which no cache can be put: a file is where its folder would be."""
+    """A copy of the package with files in place of its cache folders, so that nothing can be cached there."""
 
     def link(file, copy):
         os.symlink(os.path.abspath(file), copy)
@@ -46,11 +47,12 @@ def source(tmp_path):
 def environment(source, **changes) -> dict[str, str]:
     removed = ("NUMBA_CACHE_DIR", "LZ_PENALTY_CACHE", "XDG_CACHE_HOME", "XDG_DATA_HOME", "CC")
     kept = {name: value for name, value in os.environ.items() if name not in removed}
-    return kept | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1", "HOME": NOWHERE} | changes
+    fast = {"NUMBA_OPT": "0"}  # each process compiles, since there is no cache
+    return kept | fast | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1", "HOME": NOWHERE} | changes
 
 
 def run(source, *arguments, full: bool = False, cwd=None, **changes) -> subprocess.CompletedProcess:
-    """Python without a home; on a full disk, no file can get a single byte."""
+    """Run Python without a home. With `full`, no file can get a single byte, as on a full disk."""
     limit = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))) if full else None
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
@@ -71,23 +73,18 @@ def test_the_op_runs_without_a_place_for_a_cache(source):
 
 
 def test_the_op_runs_on_a_full_disk(source, tmp_path):
-    """Numba can make a folder and empty files there, and fails when it writes."""
+    """Numba can make a folder and empty files on a full disk, and fails when it writes."""
     done = run(source, "-c", OP, full=True, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("Numba's cache cannot be used (OSError: [Errno 27] File too large)") == 1
 
 
-def test_the_cache_is_used_where_it_can_be(source, tmp_path):
+def test_the_cache_is_used_where_it_can_be_and_a_broken_one_is_not(source, tmp_path):
     given = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     hits = "import lz_penalty.kernels.numba_cpu as it\nassert sum(it._apply.stats.cache_hits.values()) == {}"
     for expected in (0, 1):
         done = run(source, "-c", OP + hits.format(expected), **given)
         assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_a_broken_cache_is_not_used(source, tmp_path):
-    given = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    assert run(source, "-c", OP, **given).returncode == 0
     for file in (tmp_path / "cache").rglob("*.nbi"):
         file.write_bytes(b"broken")
     done = run(source, "-c", OP, **given)
@@ -96,7 +93,7 @@ def test_a_broken_cache_is_not_used(source, tmp_path):
 
 
 def test_a_cache_of_others_is_not_used(source, tmp_path):
-    """Numba runs what it finds in its cache."""
+    """Numba runs the code that it finds in its cache."""
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache").chmod(0o777)
     done = run(source, "-c", OP, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
@@ -106,7 +103,7 @@ def test_a_cache_of_others_is_not_used(source, tmp_path):
 
 
 def test_without_a_home_nothing_is_put_into_the_working_folder(source, tmp_path):
-    """A user id without a name: then Python leaves `~` as it is, and Numba makes a folder of that name."""
+    """The user id has no name. Then Python leaves `~` as it is, and Numba makes a folder of that name."""
     (tmp_path / "cwd").mkdir()
     done = run(source, "-c", f"import os.path; os.path.expanduser = str\n{OP}", cwd=tmp_path / "cwd")
     assert done.returncode == 0, done.stderr
@@ -133,10 +130,10 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_an_output_on_a_full_disk_is_one_line(source, tmp_path, name):
+def test_an_output_on_a_full_disk_is_one_line(tmp_path, name):
     (tmp_path / "loop.txt").write_text(LOOP)
     arguments = [argument.format(folder=tmp_path) for argument in COMMANDS[name]]
-    done = run(source, "-m", "lz_penalty", *arguments, full=True)
+    done = commands.run(*arguments, full=True)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     last = done.stderr.strip().splitlines()[-1]
@@ -146,7 +143,7 @@ def test_an_output_on_a_full_disk_is_one_line(source, tmp_path, name):
     assert not (tmp_path / "out").is_file()
 
 
-# ---------------------------------------------------------------- a real one, where bubblewrap can make it
+# ---------------------------------------------------------------- a real container, if bubblewrap can make one
 
 BOX = (
     "bwrap",
@@ -164,6 +161,25 @@ BOX = (
     "/dev",
 )
 BOX += ("--clearenv", "--setenv", "PATH", "/nowhere", "--setenv", "PYTHONDONTWRITEBYTECODE", "1", "--chdir", "/")
+BOX += ("--setenv", "NUMBA_OPT", "0")
+NO_HOME, NO_SUCH_HOME = (), ("--setenv", "HOME", "/nowhere")
+IN_A_BOX = {
+    "op": ("-c", OP),
+    "help": ("-m", "lz_penalty", "--help"),
+    "doctor": ("-m", "lz_penalty", "doctor"),
+    "detect": ("-m", "lz_penalty", "detect", f"{PACKAGE}/ops.py"),
+    "generate": ("-m", "lz_penalty", "generate", "Hello", "-n", "2"),
+    "explain": ("-m", "lz_penalty", "explain", "the cat the cat"),
+    "cost": ("-m", "lz_penalty", "cost", "paper", "--passages", "1", "--tasks", "1"),
+}
+EACH_ONCE = [
+    ("op", NO_HOME),
+    ("help", NO_HOME),
+    ("doctor", NO_SUCH_HOME),
+    ("detect", NO_SUCH_HOME),
+    ("generate", NO_HOME),
+]
+ALL_PAIRS = [(name, home) for name in IN_A_BOX for home in (NO_HOME, NO_SUCH_HOME)]
 
 
 def boxes() -> bool:
@@ -174,24 +190,11 @@ def boxes() -> bool:
 
 
 @pytest.mark.skipif(not boxes(), reason="bubblewrap cannot make a container here")
-@pytest.mark.parametrize("home", [(), ("--setenv", "HOME", "/nowhere")], ids=["no home", "a home that is not there"])
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("-c", OP),
-        ("-m", "lz_penalty", "--help"),
-        ("-m", "lz_penalty", "doctor"),
-        ("-m", "lz_penalty", "detect", f"{PACKAGE}/ops.py"),
-        ("-m", "lz_penalty", "generate", "Hello", "-n", "2"),
-        ("-m", "lz_penalty", "explain", "the cat the cat"),
-        ("-m", "lz_penalty", "cost", "paper", "--passages", "1", "--tasks", "1"),
-    ],
-    ids=lambda arguments: arguments[2] if arguments[0] == "-m" else "op",
-)
-def test_in_a_read_only_container(arguments, home):
-    """Every file is read-only, /tmp too; the user has no name and no compiler."""
+@pytest.mark.parametrize(("name", "home"), quick_or_deep(EACH_ONCE, ALL_PAIRS))
+def test_in_a_read_only_container(name, home):
+    """Every file is read-only, also in /tmp. The user has no name and no compiler."""
     given = ("--setenv", "PYTHONPATH", str(PACKAGE.parent), *home)
-    done = subprocess.run([*BOX, *given, sys.executable, *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run([*BOX, *given, sys.executable, *IN_A_BOX[name]], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
 

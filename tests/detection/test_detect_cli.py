@@ -1,4 +1,4 @@
-"""`lz-penalty detect` in a real process."""
+"""`lz-penalty detect`, each run in a process of its own."""
 
 import errno
 import json
@@ -13,6 +13,7 @@ import pytest
 
 from lz_penalty import LZPenaltyError
 from lz_penalty import _files as files
+from tests.support import commands
 from tests.support.documents import BROKEN, FINE, LOOP, fill, lines, rows_of, write_broken
 from tests.support.judge_server import serve, verdict
 
@@ -20,11 +21,8 @@ KEY = "sk-test-0123456789abcdef"
 
 
 def run(*arguments, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "lz_penalty", "detect", *map(str, arguments)]
     proxies = {name: "" for name in os.environ if name.lower().endswith("_proxy")}
-    environment = {**os.environ, **proxies, "COLUMNS": "200", **environment}
-    done = subprocess.run(command, input=stdin, capture_output=True, check=False, env=environment)
-    done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
+    done = commands.run("detect", *arguments, given=stdin, env={**proxies, "COLUMNS": "200", **environment})
     assert "Traceback" not in done.stderr
     return done
 
@@ -239,7 +237,7 @@ def test_results_keep_the_permissions_of_the_file_before(folder):
 
 @pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs names for descriptors")
 def test_names_of_open_files_are_written_to_and_not_replaced(folder):
-    """As `--out /dev/stdout > file`: it is a link to that file, and must stay one."""
+    """`--out /dev/stdout > file` names a link to that file. The link must stay."""
     with open(folder / "opened", "wb") as file:
         name = f"/dev/fd/{file.fileno()}"
         files.write_file(Path(name), "told")
@@ -249,7 +247,7 @@ def test_names_of_open_files_are_written_to_and_not_replaced(folder):
 
 
 def test_a_file_that_cannot_be_replaced_is_written(folder, monkeypatch):
-    """One that a container has mounted; one in a folder of somebody else's."""
+    """A file that a container has mounted, and a file in another user's folder."""
     out = folder / "mounted"
     out.write_text("before")
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lz_penalty import LZPenaltyError
 from lz_penalty.detection import RepetitionDetector, find_repetition, repetition_at_end, stop_on_repetition
+from tests.support import quick_or_deep
 
 DEPTH = 12  # how far the detectors of these tests can rewind
 
@@ -40,7 +41,7 @@ def place(found):
 
 
 def check(found, history):
-    """That it is a run that ends here, and that all fields say the same."""
+    """Check that the run ends here and that its fields agree."""
     assert found.start + found.length == len(history)
     assert found.unit == tuple(history[found.start : found.start + found.period])
     assert found.copies == found.length / found.period
@@ -55,7 +56,7 @@ limits = st.tuples(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=quick_or_deep(100, 300))
 @given(steps, limits)
 def test_equals_brute_force_after_every_token(steps, limits):
     max_period, min_copies, min_length = limits
@@ -108,7 +109,7 @@ def test_agrees_with_the_offline_search(steps, limits):
 @pytest.mark.parametrize("period", [1, 2, 23, 24, 25, 26, 50, 51, 100, 511, 1023, 1024])
 @pytest.mark.parametrize("lead", [0, 1, 17, 500])
 def test_reports_at_the_very_token(period, lead):
-    """Every scale, every phase: long units that are only found if the looks come in time."""
+    """Units of every length, at every phase: long ones are only found if the detector looks in time."""
     rng = np.random.default_rng(period)
     noise = (1000 + rng.permutation(lead)).tolist()
     unit = rng.permutation(period).tolist() if period > 30 else [*rng.integers(0, 2, period - 1).tolist(), 9]

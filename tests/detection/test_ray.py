@@ -1,4 +1,4 @@
-"""The scan on a real local Ray equals the scan without it; in processes of their own, since Ray keeps threads and warnings."""
+"""A scan on a local Ray equals the scan without Ray. It runs in its own process, since Ray leaves threads and warnings."""
 
 import json
 import subprocess
@@ -7,6 +7,8 @@ import sys
 import pyarrow
 import pyarrow.parquet
 import pytest
+
+from tests.support import DEEP, commands
 
 pytestmark = pytest.mark.ray
 
@@ -53,10 +55,10 @@ def files(tmp_path_factory):
 
 
 def local(files: list[str], *options: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "lz_penalty", "detect", *files, "--json", *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return commands.run("detect", *files, "--json", *options)
 
 
+@pytest.mark.skipif(not DEEP, reason="starts a second Ray and five processes: make test-deep")
 def test_equal_to_the_local_scan_result_by_result(files, tmp_path):
     (tmp_path / "compare.py").write_text(COMPARE)
     command = [sys.executable, "-W", "ignore", str(tmp_path / "compare.py"), json.dumps(files)]
@@ -73,7 +75,9 @@ def test_equal_to_the_local_scan_result_by_result(files, tmp_path):
 
 
 def test_the_command_starts_a_ray_of_its_own(files):
-    plain, on_ray = local(files), local(files, "--ray")
+    plain = local(files)
+    command = [sys.executable, "-m", "lz_penalty", "detect", *files, "--json", "--ray"]
+    on_ray = subprocess.run(command, capture_output=True, text=True, check=False)
     assert on_ray.returncode == plain.returncode == 3
     assert on_ray.stdout == plain.stdout
     assert on_ray.stderr == plain.stderr

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import random
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from lz_penalty import LZPenaltyConfig, LZPenaltyError, reference
 from lz_penalty.explain import explain, explain_sequence
 from lz_penalty.explain._tokenizing import decoder
 from lz_penalty.loops import trailing_loop
+from tests.support import commands
 from tests.support.cases import config as any_config
 from tests.support.cases import sequence, settings_of
 
@@ -131,7 +131,7 @@ def test_a_token_that_is_not_charged_extends_nothing():
 
 def test_an_occurrence_as_dear_as_a_literal_is_no_candidate():
     step = explain([3, 1, 0, 0, 2], 4, config=LZPenaltyConfig(window_size=4, buffer_size=1))
-    assert [one.token for one in step.candidates] == [0, 1]  # 3 stands 4 back: log2(4) bits, a literal's
+    assert [one.token for one in step.candidates] == [0, 1]  # 3 is 4 tokens back: log2(4) bits, as for a literal
     none = explain([3, 1, 0, 0, 2], 4, config=LZPenaltyConfig(window_size=4, buffer_size=1, strength=0))
     assert [(one.token, one.change) for one in none.candidates] == [(0, 0), (1, 0)]
 
@@ -161,8 +161,7 @@ def test_bad_input(tokens, vocab_size, message):
 
 
 def run(*arguments):
-    command = [sys.executable, "-m", "lz_penalty", "explain", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "120"})
+    return commands.run("explain", *arguments, env={"COLUMNS": "120"})
 
 
 LOOP = ("the cat sat on the mat and " * 4).strip()
@@ -232,8 +231,7 @@ def test_bad_arguments_are_one_line(arguments, message):
 
 
 def test_generate_takes_one_prompt():
-    command = [sys.executable, "-m", "lz_penalty", "generate", "prompt", "--file", "prompt.txt"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = commands.run("generate", "prompt", "--file", "prompt.txt")
     assert done.returncode == 2
     assert "the prompt is given twice" in done.stderr
 

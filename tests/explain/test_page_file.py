@@ -1,4 +1,4 @@
-"""The explorer as a file: what it holds, and what it refuses. `make test-page` opens it in a browser."""
+"""The explorer as a file: its contents, and the input that it refuses. `make test-page` opens it in a browser."""
 
 import base64
 import hashlib
@@ -15,6 +15,7 @@ from lz_penalty import LZPenaltyConfig, LZPenaltyError
 from lz_penalty.explain._page import page
 from lz_penalty.explain._recording import FORMAT, checked_recording, read_recording, stored_text
 from lz_penalty.explain._tokenizing import Tokenizer
+from tests.support import commands
 
 RUN = {"penalty": "none", "config": None, "tokens": [1], "log_normalisers": [1.0], "top": [[1, 0.5, 2, 0.25]]}
 RECORDING = {
@@ -69,19 +70,8 @@ def test_half_of_a_surrogate_pair_can_be_written():
 def test_the_command_writes_it(tmp_path):
     recording, out = tmp_path / "run.json", tmp_path / "page.html"
     recording.write_text(json.dumps(RECORDING))
-    command = [
-        sys.executable,
-        "-m",
-        "lz_penalty",
-        "explain",
-        "one two one two",
-        "--penalty",
-        "paper:0.3",
-        "--html",
-        str(out),
-    ]
-    options = ["--run", "none", "--run", "guarded", "--tokens", "3", "--recording", str(recording)]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    options = ["--run", "none", "--run", "guarded", "--tokens", "3", "--recording", recording]
+    done = commands.run("explain", "one two one two", "--penalty", "paper:0.3", "--html", out, *options)
     assert done.returncode == 0, done.stderr
     data = data_of(out.read_text(encoding="utf-8"))
     assert data["text"] == "one two one two"
@@ -126,9 +116,8 @@ def test_settings_that_are_left_out_have_their_defaults():
 
 
 def test_recordings_are_read_before_a_model_runs(tmp_path):
-    command = [sys.executable, "-m", "lz_penalty", "explain", "one", "--html", str(tmp_path / "page.html")]
-    options = ["--recording", str(tmp_path / "none.json"), "--run", "none", "--model", "no/such/model"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    options = ["--recording", tmp_path / "none.json", "--run", "none", "--model", "no/such/model"]
+    done = commands.run("explain", "one", "--html", tmp_path / "page.html", *options)
     assert done.returncode == 2
     assert "none.json: cannot be read" in done.stderr
 

@@ -1,4 +1,4 @@
-"""Every backend equals the reference, on generated inputs that really repeat; and the check can fail."""
+"""Every backend equals the reference on generated inputs that repeat themselves, and the check can fail."""
 
 from dataclasses import replace
 
@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from lz_penalty import apply_lz_penalty_
 from lz_penalty.kernels import triton as triton_cuda
 from lz_penalty.loops import trailing_loop
-from tests.support import cases
+from tests.support import cases, quick_or_deep
 from tests.support.backends import ALL, DEVICE, Backend
 
-# On a GPU each new combination of sizes and dtypes is compiled, which takes a second.
-EXAMPLES = {"numpy": 500, "numba": 500, "torch": 500, "triton": 200 if DEVICE == "cpu" else 50}
+# Triton is slow: its interpreter on a CPU, its compiler on a GPU for each new combination of sizes and dtypes.
+EXAMPLES = dict.fromkeys(("numpy", "numba", "torch"), quick_or_deep(150, 500))
+EXAMPLES["triton"] = quick_or_deep(25, 200 if DEVICE == "cpu" else 50)
 
 sizes = {
     "seed": st.integers(0, 2**32 - 1),
@@ -40,14 +41,14 @@ def test_backend_equals_the_reference(backend):
 
 
 @pytest.mark.parametrize("backend", ALL, ids=str)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(quick_or_deep(2, 4)))
 def test_at_the_sizes_people_use(backend, seed):
     check(backend, cases.case(seed, rows=4, length=1500, window=600, buffer=40, dtypes=backend.dtypes))
 
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    """Long-window kernels, several groups of rows and several blocks of periods, at sizes the reference can follow."""
+    """Use the kernels for long windows, several groups of rows and several blocks of periods on small inputs."""
     monkeypatch.setattr(triton_cuda, "_FUSED_WINDOW", 0)
     monkeypatch.setattr(triton_cuda, "_CHUNK", 8)
     monkeypatch.setattr(triton_cuda, "_SCRATCH_BYTES", 400)
@@ -56,7 +57,7 @@ def small_chunks(monkeypatch):
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("seed", range(60 if DEVICE == "cpu" else 20))
+@pytest.mark.parametrize("seed", range(quick_or_deep(5, 60 if DEVICE == "cpu" else 20)))
 def test_triton_in_chunks(seed):
     backend = ALL[-1]
     check(backend, cases.case(seed, dtypes=backend.dtypes))
@@ -66,7 +67,7 @@ def test_triton_in_chunks(seed):
 
 
 def altered(**changes):
-    """The op with one setting quietly changed: a wrong backend."""
+    """Return the op with one setting changed: a wrong backend."""
 
     def alter(config):
         return config and replace(config, **{name: change(config) for name, change in changes.items()})

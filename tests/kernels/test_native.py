@@ -20,7 +20,7 @@ from lz_penalty.errors import BackendUnavailableError
 from lz_penalty.native import NativePenalty, _library, include_dir, native_settings
 from lz_penalty.native import _building as building
 from tests.kernels.test_equivalence import WRONG, sizes
-from tests.support import ROOT, cases
+from tests.support import ROOT, cases, quick_or_deep
 from tests.support.native_op import disagreement
 
 FUZZ = ROOT / "tests" / "support" / "native_fuzz.c"
@@ -33,7 +33,7 @@ def cache(tmp_path_factory):
         yield
 
 
-@settings(max_examples=500)
+@settings(max_examples=quick_or_deep(150, 500))
 @given(**sizes)
 def test_header_equals_the_reference(seed, **size):
     case = cases.case(seed, dtypes=("float32",), **size)
@@ -166,7 +166,7 @@ def test_a_cache_that_others_can_write_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("mode", [0o777, 0o775, 0o757])
 def test_a_cache_in_a_folder_that_others_can_write_is_refused(tmp_path, monkeypatch, mode):
-    """Who can write to a folder above the cache can put another library in its place."""
+    """A user who can write to a folder above the cache can put another library in its place."""
     monkeypatch.setattr(files, "_has_others", lambda group: True)
     monkeypatch.setenv(building.CACHE_VARIABLE, str(tmp_path / "shared" / "mine" / "c"))
     library = building.build("library.c", include_dir())
@@ -214,7 +214,7 @@ def test_a_cache_in_a_folder_of_another_user_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs names for descriptors")
 def test_what_was_checked_is_loaded(tmp_path, monkeypatch):
-    """A folder that takes the cache's place after the check is not looked at."""
+    """A folder that replaces the cache after the check is not used."""
     monkeypatch.setenv(building.CACHE_VARIABLE, str(tmp_path / "c"))
     (tmp_path / "one.c").write_text("int one(void) { return 1; }\n")
     library = building.build("one.c", tmp_path)

@@ -1,4 +1,4 @@
-"""What an engine has compiled at its start: no kernel may be missing when requests come. On a GPU, or in the interpreter."""
+"""An engine compiles its kernels when it starts: none may be missing when requests come. On a GPU, or in the interpreter."""
 
 import json
 from functools import partial
@@ -13,6 +13,7 @@ from lz_penalty.engines._requests import RequestSettings
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.kernels import triton as triton_cuda
 from lz_penalty.policy import Policy, RequestPolicy
+from tests.support import quick_or_deep
 from tests.support.backends import WHERE, printed_with_compiler
 
 VOCAB, CAPACITY, SLOTS, LENGTH = 50, 700, 4, 300
@@ -36,7 +37,7 @@ def on_triton(monkeypatch):
 
 
 def with_newest(rows, vocab=VOCAB):
-    """Arrays as of an engine that keeps histories."""
+    """Return the arrays of an engine that keeps histories."""
     lengths = torch.full((rows,), LENGTH, dtype=torch.int32, device=WHERE)
     history = torch.zeros((SLOTS, CAPACITY), dtype=torch.int32, device=WHERE)
     slots = torch.arange(rows, dtype=torch.int32, device=WHERE)
@@ -44,13 +45,13 @@ def with_newest(rows, vocab=VOCAB):
 
 
 def with_drafts(rows, vocab=VOCAB):
-    """As of one that has them, with draft tokens."""
+    """Return the arrays of an engine that keeps histories and has draft tokens."""
     logits, history, lengths, _, slots, *_ = with_newest(rows, vocab)
     return logits, history, lengths.long(), slots.long() * 0, slots.long(), slots[:, None].repeat(1, 3), slots * 0 + 1
 
 
 def run(prepare, arrays, settings, requests, ahead):
-    """Steps of these requests, as an engine makes them."""
+    """Run steps of these requests as an engine does."""
     lines = np.stack([settings.read(request, slot).line for slot, request in enumerate(requests)])
     given = arrays(len(requests))
     penalise = prepare(*given, config=settings.pack(lines), ahead=ahead)
@@ -59,19 +60,21 @@ def run(prepare, arrays, settings, requests, ahead):
     return given[0]
 
 
-@pytest.mark.parametrize(("arrays", "ahead"), [(with_newest, True), (with_newest, False), (with_drafts, False)])
-@pytest.mark.parametrize(
-    "requests",
-    [
-        [{}],
-        [{"lz_preset": "paper"}],
-        [{"lz_preset": "guarded", "lz_penalty": 0.3}],
-        [{"lz_preset": "failsafe"}] * 3,
-        [{}, {"lz_preset": "paper"}, {"lz_preset": "guarded"}],
-        [{"lz_preset": "sglang", "lz_window_size": 100}, {"lz_preset": "failsafe", "lz_loop_window": 300}],
-        [{"lz_policy": "default"}],
-    ],
-)
+ARRAYS = [(with_newest, True), (with_newest, False), (with_drafts, False)]
+REQUESTS = [
+    [{}],
+    [{"lz_preset": "paper"}],
+    [{"lz_preset": "guarded", "lz_penalty": 0.3}],
+    [{"lz_preset": "failsafe"}] * 3,
+    [{}, {"lz_preset": "paper"}, {"lz_preset": "guarded"}],
+    [{"lz_preset": "sglang", "lz_window_size": 100}, {"lz_preset": "failsafe", "lz_loop_window": 300}],
+    [{"lz_policy": "default"}],
+]
+EACH_ONCE = [(*ARRAYS[i % len(ARRAYS)], requests) for i, requests in enumerate(REQUESTS)]
+ALL_PAIRS = [(*arrays, requests) for arrays in ARRAYS for requests in REQUESTS]
+
+
+@pytest.mark.parametrize(("arrays", "ahead", "requests"), quick_or_deep(EACH_ONCE, ALL_PAIRS))
 def test_presets_find_their_kernels_compiled(on_triton, requests, arrays, ahead):
     server = ServerSettings(default=LZPenaltyConfig(window_size=600, exempt_token_ids=tuple(range(20, 40))))
     settings = RequestSettings(server, SPECIAL, SLOTS, WHERE)
@@ -82,7 +85,7 @@ def test_presets_find_their_kernels_compiled(on_triton, requests, arrays, ahead)
 
 
 def test_sections_of_the_default_find_their_kernels_compiled(on_triton):
-    """Those of its sections that have many exempt ids, and those that have few."""
+    """Some sections of the default have many exempt ids, some have few."""
     few, many = LZPenaltyConfig.guarded(), LZPenaltyConfig.guarded(exempt_token_ids=tuple(range(20, 60)))
     server = ServerSettings(default=RequestPolicy(policy=Policy(answer=few, thinking=many, table=None)))
     settings = RequestSettings(server, SPECIAL, SLOTS, WHERE)
@@ -105,7 +108,7 @@ def test_other_sizes_are_compiled_when_they_come(on_triton):
 
 
 def test_what_the_caps_allow_is_compiled(on_triton):
-    """The presets are beyond them, and what is not has the same kernels."""
+    """The presets exceed these caps. Smaller settings use the kernels that were compiled."""
     settings = RequestSettings(ServerSettings(max_window_size=100, max_loop_window=300), SPECIAL, SLOTS, WHERE)
     settings.warm_up(*with_newest(1, vocab=1))
     compiled = set(triton_cuda._COMPILED)
@@ -115,7 +118,7 @@ def test_what_the_caps_allow_is_compiled(on_triton):
 
 
 def test_few_kernels_exist_whatever_requests_ask_for(on_triton, monkeypatch):
-    """Every one is compiled when it is first needed, and all requests wait for that."""
+    """A kernel is compiled when it is first needed, and all requests wait for that."""
     asked = set()
 
     class Launch(triton_cuda._Launch):
@@ -138,7 +141,7 @@ def test_few_kernels_exist_whatever_requests_ask_for(on_triton, monkeypatch):
 
 
 def test_kernels_depend_on_no_other_number():
-    """Triton's compiler takes a number's value for granted unless it is told not to; the interpreter never does."""
+    """Triton's compiler specialises a kernel on the value of a number, unless it is told not to. The interpreter never does."""
     kernels, names = json.loads(printed_with_compiler(SPECIALISED))
     in_key, float32 = {"logit_stride", "stride"}, {"literal"}
     own_arrays = {"places", "changes", "matches", "originals", "ranks", "loops"}

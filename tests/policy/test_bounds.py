@@ -1,4 +1,4 @@
-"""What reading texts that are made to cost much takes: steps and states are counted. Some are read by several threads."""
+"""Reading costs a bounded number of steps and states, even for texts that are made to cost much."""
 
 import gc
 import random
@@ -23,9 +23,18 @@ def alternating(rng, count):
     return [62 + rng.randrange(64) if i % 2 else rng.randrange(62) for i in range(count)]
 
 
+@pytest.fixture
 def live():
+    """A function that counts the states that exist since the test began."""
     gc.collect()
-    return sum(type(one) is State for one in gc.get_objects())
+    gc.freeze()  # `gc` skips the millions of objects of the other modules
+
+    def count():
+        gc.collect()
+        return sum(type(one) is State for one in gc.get_objects())
+
+    yield count
+    gc.unfreeze()
 
 
 @pytest.fixture
@@ -43,7 +52,7 @@ def steps(monkeypatch):
 
 
 def test_runs_of_equal_bytes(steps):
-    """However long a token is, only so many of its bytes are looked at."""
+    """Only a bounded number of a token's bytes is read."""
     sections = Sections([b"\n" + b" " * 500 + b"`" * 500 + b" " * 500 + b"-" * 500], KNOWN)
     del steps[:]
     assert sections.read([0]).section == "code"
@@ -51,7 +60,7 @@ def test_runs_of_equal_bytes(steps):
 
 
 def test_alternating_runs_and_indents(steps):
-    """Few states, soon known: most tokens take no step at all, and a second reading none."""
+    """There are few states. Most tokens take no step, and a second reading takes none."""
     sections = Sections(RUNS + LINES, KNOWN)
     tokens = alternating(random.Random(0), 20_000)
     sections.read(tokens)
@@ -74,7 +83,7 @@ def test_longer_runs_and_indents_count_as_sixteen():
 def test_nothing_before_the_last_turn_is_looked_at(steps):
     sections = Sections([*RUNS, *LINES, b"<|im_end|>"], KNOWN, [126])
     sections.read([*alternating(random.Random(1), 1_000), 126])
-    assert len(steps) <= 5  # for the state behind an ordinary word
+    assert len(steps) <= 5  # for the state after an ordinary word
 
 
 def test_reading_from_the_last_turn_is_reading_all():
@@ -103,10 +112,9 @@ def test_reading_from_the_last_turn_is_reading_all():
         assert sections.read(iter(tokens), begin) is want
 
 
-def test_what_is_remembered_is_bounded(monkeypatch):
-    """Texts that never come back to a state: what hangs on the start, and on states that are held, is dropped too."""
+def test_what_is_remembered_is_bounded(monkeypatch, live):
+    """No text comes back to an earlier state. States reachable from the start or from held states are dropped too."""
     monkeypatch.setattr(module, "MAX_KNOWN", 2_000)
-    before = live()
     sections = Sections(NESTED, KNOWN)
     rng = random.Random(3)
     held, most = [sections.start], 0
@@ -117,7 +125,7 @@ def test_what_is_remembered_is_bounded(monkeypatch):
         for one in held:
             sections.read(rng.choices(range(len(NESTED)), k=10), one)
         assert len(sections._states) + sections._followers <= 2_000 + 5
-        most = max(most, live() - before)
+        most = max(most, live())
     assert 500 < most <= 2_000 + 5 + 3 * len(held)
 
 
@@ -144,7 +152,7 @@ def walked(sections, text):
 
 
 def test_threads(monkeypatch):
-    """All remember in one place, which is emptied often."""
+    """All threads share one cache, which is emptied often."""
     texts = [output.text.encode() for output in outputs()[::3]]
     want = [Sections(BYTES, KNOWN).read(text).place for text in texts]
     monkeypatch.setattr(module, "MAX_KNOWN", 200)

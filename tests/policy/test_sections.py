@@ -12,6 +12,7 @@ from transformers import AddedToken
 from lz_penalty import LZPenaltyError
 from lz_penalty.policy import KNOWN, SECTIONS, Pair, Sections, vocabulary_of
 from research.labelled.sections import outputs
+from tests.support import quick_or_deep
 
 BYTES = [bytes([i]) for i in range(256)]
 OUTPUTS = outputs()
@@ -29,7 +30,7 @@ def bundled(tokenizer):
 
 
 def found(sections, tokens):
-    """The section before every token, and the one behind the last."""
+    """Return the section before every token and after the last one."""
     states = [sections.start]
     for token in tokens:
         states.append(sections.advance(states[-1], token))
@@ -100,10 +101,10 @@ FRAGMENTS = r"""` `` ``` ~~~ | { [ } ] " \ > a py ) é 1 - true the
 FRAGMENTS = [*FRAGMENTS.split(), "\n", "\n\n", "\r\n", " ", "   ", "\t"]
 
 
-@hypothesis.settings(max_examples=300)
+@hypothesis.settings(max_examples=quick_or_deep(100, 300))
 @hypothesis.given(st.lists(st.lists(st.sampled_from(FRAGMENTS), min_size=1, max_size=3).map("".join), max_size=60))
 def test_tokens_lead_where_their_bytes_lead(pieces):
-    """The short cuts for ordinary tokens, against one byte after the other."""
+    """The fast path for ordinary tokens equals reading byte by byte."""
     vocabulary = sorted({piece.encode() for piece in pieces})
     sections = Sections(vocabulary, KNOWN)
     place, node = sections.start.place, 0
@@ -116,7 +117,7 @@ def test_tokens_lead_where_their_bytes_lead(pieces):
 
 
 def test_going_on_from_a_state_twice(by_bytes):
-    """Rewinds and beams: a state is not changed by what comes behind it."""
+    """Reading on from a state does not change the state, so rewinds and beams can use it again."""
     rng = random.Random(0)
     for output in OUTPUTS[::7]:
         text = output.text.encode()
@@ -209,7 +210,7 @@ def test_markers_in_a_chat_template(tokenizer):
 
 
 class SentencePiece:
-    """What is asked of a tokenizer, with a vocabulary as SentencePiece writes it."""
+    """The parts of a tokenizer that are needed, with a vocabulary as SentencePiece writes it."""
 
     all_special_ids = (0,)
     all_special_tokens = ("</s>",)

@@ -1,6 +1,7 @@
 """Decode greedily, with transformers and with a plain loop that applies the reference."""
 
 from dataclasses import replace
+from functools import lru_cache
 
 import pytest
 import torch
@@ -21,13 +22,19 @@ PRESETS = {
 
 def plain_loop(model, prompt, config, new=NEW):
     """Decode one sequence greedily; return its tokens and, for each, the margin between the two best scores."""
+    tokens, margins = _plain_loop(model, tuple(prompt), config, new)
+    return list(tokens), margins
+
+
+@lru_cache(maxsize=None)  # several files ask for the same outputs
+def _plain_loop(model, prompt, config, new):
     cache = DynamicCache()
 
     @torch.no_grad()
     def logits_after(tokens):
         return model(torch.tensor([tokens]), past_key_values=cache).logits[0, -1].tolist()
 
-    return reference_loop(logits_after, prompt, config, model.generation_config.eos_token_id, new)
+    return reference_loop(logits_after, list(prompt), config, model.generation_config.eos_token_id, new)
 
 
 def reference_loop(logits_after, prompt, config, end, new=NEW):

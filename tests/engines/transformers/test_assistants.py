@@ -122,7 +122,7 @@ def test_fields(model, tokenizer, prompts, drafted, name):
 
 
 def test_drafts_of_the_turned_model_are_accepted(model, tokenizer, prompts, turned, op_calls):
-    """Else the tests above would not see what happens after a draft."""
+    """The tests above need accepted drafts."""
     assistant, other = turned
     steps = []
     ours = LZPenaltyLogitsProcessor(LZPenaltyConfig(strength=0.01), tokenizer=tokenizer)
@@ -135,7 +135,7 @@ def test_drafts_of_the_turned_model_are_accepted(model, tokenizer, prompts, turn
 
 
 def test_sampled_drafts(model, tokenizer, prompts, words, op_calls):
-    """Another generator, which prunes the assistant's vocabulary; one token to choose from leaves nothing to chance."""
+    """Sampling uses another generator, which prunes the assistant's vocabulary. With top-k 1 the result is certain."""
     assistant, other = words
     drafted = {"tokenizer": tokenizer, "assistant_tokenizer": other}
     drafted["assistant_model"] = copy.deepcopy(assistant)  # it is pruned in place

@@ -47,7 +47,7 @@ def check(model, outputs, prompts, config):
 
 @pytest.mark.parametrize("settings", [{}, {"per_request_processors": True}, {"max_batch_tokens": 16}])
 def test_every_request_equals_the_plain_loop(model, prompts, settings):
-    """The last case splits prompts: a step may see half of one."""
+    """The last case splits prompts over several steps."""
     outputs = model.generate_batch(prompts, greedy(lz_preset="guarded", lz_penalty=0.3), batching(**settings))
     check(model, outputs, prompts, GUARDED)
 
@@ -58,7 +58,7 @@ def test_the_prompt_can_be_left_out(model, prompts):
 
 
 def test_requests_that_were_evicted_go_on_where_they_were(model, prompts, monkeypatch):
-    """Too few blocks for all: some requests are thrown out, and come back with their output as prompt."""
+    """There are too few blocks for all. Some requests are evicted, and come back with their output as prompt."""
     few = batching(page_size=16, num_blocks=13, max_batch_tokens=64)
     evicted = []
     evict = RequestState.create_equivalent_initial_request
@@ -173,14 +173,14 @@ def test_a_persistent_manager_with_other_settings_is_refused(model, prompts):
 
 @pytest.mark.parametrize("drop", [True, False])
 def test_an_ordinary_processor_is_refused(drop):
-    """It would be handed the last token only."""
+    """Continuous batching would pass it the last token only."""
     ours = LogitsProcessorList([lz.LZPenaltyLogitsProcessor(LZPenaltyConfig())])
     with pytest.raises(LZPenaltyError, match="only the last token"):
         ContinuousBatchingLogitsProcessorList(ours, drop_unsupported_processors=drop)
 
 
 def test_asynchronous_steps_would_be_noticed():
-    """Should the engine ever prepare a step before the last token is known."""
+    """An engine that prepares a step before the last token is known is refused."""
     processor = ContinuousLZPenalty(lz.LZPenaltyLogitsProcessor(LZPenaltyConfig()))
 
     state = RequestState(request_id="0", initial_tokens=[1, 2], generated_tokens=[3], position_offset=4)

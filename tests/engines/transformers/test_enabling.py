@@ -120,7 +120,7 @@ def test_the_change_is_off_below_another_library(how):
 
 
 def test_a_method_that_another_library_has_replaced_is_wrapped_again(model, prompts, outputs):
-    """The other one calls what was there before us."""
+    """The other library calls the method of before `enable()`."""
     plain, penalised = outputs
     with Library(GenerationMixin, "_get_logits_processor", "a closure") as other:
         pass  # made, and taken away
@@ -198,7 +198,7 @@ def test_a_class_that_cannot_be_changed_leaves_the_others_as_they_were():
             return 1
 
     class Child(Base):
-        """It inherits the method."""
+        """A class that inherits the method."""
 
     class Last(metaclass=Strict):
         def method(self):
@@ -266,7 +266,7 @@ def test_handlers_that_are_loaded_later_are_changed_too_and_only_while_enabled()
 
 
 def test_many_threads():
-    """Each change is made once, whoever comes first; the last word is off."""
+    """Each change is made once. At the end all changes are undone."""
     start = threading.Barrier(8)
     errors = []
 

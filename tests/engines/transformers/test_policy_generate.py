@@ -10,11 +10,12 @@ from lz_penalty.detection import find_repetitions
 from lz_penalty.engines import transformers as lz
 from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor, LZPolicyLogitsProcessor
 from lz_penalty.policy import Policy, Sections, counters, settings_from_request
+from tests.support import quick_or_deep
 from tests.support.greedy import generate, left_padded
 
 LADDER = {"lz_end_thinking_copies": 10, "lz_stop_copies": 20}
 EARLY = {"lz_end_thinking_copies": 3, "lz_stop_copies": 4}
-OPTIONS = {"do_sample": False, "max_new_tokens": 300, "pad_token_id": 1}
+OPTIONS = {"do_sample": False, "max_new_tokens": quick_or_deep(200, 300), "pad_token_id": 1}
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +30,7 @@ def _enabled(model, tokenizer):
 @pytest.fixture(scope="module")
 def worst(tokenizer):
     """Prompts that lead into loops, every other one in thinking; left-padded ids and mask."""
-    texts = bundled_model.prompts()[:12]
+    texts = bundled_model.prompts()[: quick_or_deep(8, 12)]
     prompts = [tokenizer(("<think>\n" if i % 2 else "") + text).input_ids[:20] for i, text in enumerate(texts)]
     ids, mask = left_padded(prompts)
     return torch.tensor(ids), mask
@@ -58,11 +59,11 @@ def test_fields_are_the_processor(model, tokenizer, worst, fields):
     assert not hasattr(want, "lz_outcomes")
 
 
-@pytest.mark.parametrize("strength", [0, 0.05, 0.15, 1])
+@pytest.mark.parametrize("strength", quick_or_deep([0, 0.15], [0, 0.05, 0.15, 1]))
 def test_no_more_than_20_copies_of_anything(model, worst, strength):
     ids, mask = worst
     width = ids.shape[1]
-    options = OPTIONS | {"max_new_tokens": 500, "attention_mask": mask, "lz_penalty": strength}
+    options = OPTIONS | {"max_new_tokens": quick_or_deep(300, 500), "attention_mask": mask, "lz_penalty": strength}
     plain = model.generate(ids, **options)
     out = model.generate(ids, **options, **LADDER)
     copies = [most_copies(written(row, width)) for row in plain]
@@ -75,7 +76,7 @@ def test_no_more_than_20_copies_of_anything(model, worst, strength):
         assert most_copies(tokens) <= 20
         assert (outcome.stopped is not None) == (most_copies(tokens) == 20)
         if outcome.stopped is None and outcome.ended_thinking is None:
-            assert torch.equal(row, before[: len(row)])  # to the token
+            assert torch.equal(row, before[: len(row)])
         if outcome.stopped is not None:
             assert outcome.stopped.start + outcome.stopped.length == len(tokens)
     if strength == 0:
@@ -118,7 +119,7 @@ def test_a_stop_alone_needs_no_tokenizer(model, worst):
 
 
 def test_a_request_without_a_policy_is_as_before(model, tokenizer, worst):
-    """To the bit, in every logit."""
+    """Every logit is bit-identical."""
     ids, mask = worst
     options = OPTIONS | {"max_new_tokens": 40, "return_dict_in_generate": True, "output_scores": True}
     out = model.generate(ids, attention_mask=mask, lz_preset="guarded", **options)
@@ -178,7 +179,7 @@ def unpadded(worst):
 
 
 def alone(model, prompt, **fields):
-    """The output of `generate`, and what became of it."""
+    """Return the output of `generate` and its outcome."""
     out = model.generate(torch.tensor([prompt]), **OPTIONS | {"max_new_tokens": 120}, **fields)
     return written(out[0], len(prompt), ends=(1,)), getattr(out, "lz_outcomes", [None])[0]
 
@@ -192,7 +193,7 @@ def test_continuous_batching_with_policies_per_request(model, worst):
         {"lz_preset": "guarded", "lz_penalty": 1, "lz_shadow": True},
         {"lz_preset": "guarded", "lz_thinking": "none"},
     ]
-    prompts = unpadded(worst)[:3]
+    prompts = unpadded(worst)[: quick_or_deep(2, 3)]
     generation = GenerationConfig(do_sample=False, max_new_tokens=120, eos_token_id=0, pad_token_id=1, lz_penalty=0)
     outputs = {}
     with model.continuous_batching_context_manager(generation, continuous_batching_config=batching()) as manager:

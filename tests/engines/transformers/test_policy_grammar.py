@@ -1,6 +1,6 @@
-"""Whitespace loops under a JSON grammar (llguidance, a real grammar engine, in real `generate`) are broken inside it.
+"""A penalty breaks whitespace loops under a JSON grammar, inside the grammar (llguidance in `generate`).
 
-A JSON grammar allows any amount of white space, and models get lost there. The bundled model is made one that does.
+A JSON grammar allows any amount of white space, and some models write nothing else. The tests make the bundled model do so.
 """
 
 import json
@@ -33,7 +33,7 @@ FAVOUR = 4.0  # logits
 
 
 class Lost(LogitsProcessor):
-    """A model that knows what to write, and likes a line end even better, at every place."""
+    """Makes the answer's next token likely, and a line end even more likely."""
 
     def __init__(self, tokenizer, width):
         self.tokenizer, self.width = tokenizer, width
@@ -50,7 +50,7 @@ class Lost(LogitsProcessor):
 
 
 class Grammar(LogitsProcessor):
-    """What the grammar does not allow behind the output so far is masked."""
+    """Masks the tokens that the grammar does not allow after the output so far."""
 
     def __init__(self, tokenizer, width):
         self.width = width
@@ -125,7 +125,7 @@ def test_the_loop_is_broken_inside_the_grammar(write, tokenizer, prompt, grammar
 
 
 def test_masked_tokens_stay_masked(tokenizer, prompt):
-    """Whatever is added to them."""
+    """Masked tokens stay masked after the penalty."""
     grammar = Grammar(tokenizer, prompt.shape[1])
     ids = torch.cat([prompt, torch.tensor([tokenizer('{"city":' + "\n" * 40).input_ids])], dim=1)
     scores = grammar(ids, torch.randn(1, len(tokenizer), generator=torch.Generator().manual_seed(0)))
@@ -139,7 +139,7 @@ def test_masked_tokens_stay_masked(tokenizer, prompt):
 
 
 def test_where_json_is_not_penalised_the_ladder_ends_it(write, tokenizer, prompt):
-    """The default policy leaves JSON alone, so a whitespace loop in it is for the ladder."""
+    """The default policy does not penalise JSON, so only the ladder can end a whitespace loop there."""
     asked = RequestPolicy(policy=Policy(), ladder=Ladder(end_thinking_copies=10, stop_copies=20))
     processor = LZPolicyLogitsProcessor(asked, tokenizer=tokenizer, prompt_length=prompt.shape[1])
     out = write(Grammar(tokenizer, prompt.shape[1]), processor, stopping=[processor.stopping])

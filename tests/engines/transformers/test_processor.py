@@ -17,20 +17,20 @@ from tests.support.greedy import NEW, PRESETS, assert_same, cut, exempt, generat
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_one_sequence(model, tokenizer, prompts, name):
+def test_one_sequence(model, tokenizer, prompts, truth, name):
     processor = LZPenaltyLogitsProcessor(PRESETS[name], tokenizer=tokenizer)
     for prompt in prompts:
-        want, margins = plain_loop(model, prompt, exempt(PRESETS[name], tokenizer))
+        want, margins = truth(prompt, PRESETS[name])
         assert_same(cut(generate(model, [prompt], processor)[0], len(prompt)), want, margins)
 
 
 @pytest.mark.parametrize("name", ["paper", "guarded"])
-def test_left_padded_batch(model, tokenizer, prompts, name):
+def test_left_padded_batch(model, tokenizer, prompts, truth, name):
     processor = LZPenaltyLogitsProcessor(PRESETS[name], tokenizer=tokenizer)
     ids, mask = left_padded(prompts)
     out = generate(model, ids, processor, mask)
     for row, prompt in zip(out, prompts, strict=True):
-        want, margins = plain_loop(model, prompt, exempt(PRESETS[name], tokenizer))
+        want, margins = truth(prompt, PRESETS[name])
         assert_same(cut(row, len(ids[0])), want, margins)
 
 
@@ -82,29 +82,29 @@ def test_the_mask_tells_padding_whatever_token_it_is():
         processor(torch.zeros(3, 5, dtype=torch.int64), torch.zeros(3, 16))
 
 
-def test_prompt_left_out(model, tokenizer, prompts):
+def test_prompt_left_out(model, tokenizer, prompts, truth):
     config = LZPenaltyConfig.sglang(strength=0.4)
     with pytest.raises(LZPenaltyError, match="prompt_length"):
         LZPenaltyLogitsProcessor(config)
     prompt = prompts[3]
     processor = LZPenaltyLogitsProcessor(config, tokenizer=tokenizer, prompt_length=len(prompt))
-    want, margins = plain_loop(model, prompt, exempt(config, tokenizer))
+    want, margins = truth(prompt, config)
     assert_same(cut(generate(model, [prompt], processor)[0], len(prompt)), want, margins)
     with pytest.raises(LZPenaltyError, match="the input has 12 tokens only"):
         generate(model, [prompts[0]], processor)
 
 
-def test_assisted_and_prompt_lookup_decoding(model, tokenizer, prompts):
+def test_assisted_and_prompt_lookup_decoding(model, tokenizer, prompts, truth):
     processor = LZPenaltyLogitsProcessor(PRESETS["guarded"], tokenizer=tokenizer)
     for prompt in prompts[:2]:
-        want, margins = plain_loop(model, prompt, exempt(PRESETS["guarded"], tokenizer))
+        want, margins = truth(prompt, PRESETS["guarded"])
         for how in ({"prompt_lookup_num_tokens": 4}, {"assistant_model": model}):
             out = generate(model, [prompt], processor, **how)
             assert_same(cut(out[0], len(prompt)), want, margins)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_static_cache(model, tokenizer, prompts, compiled):
+def test_static_cache(model, tokenizer, prompts, truth, compiled):
     """With `compiled`, each step of the model runs as graphs that torch.compile made; the processor stays outside."""
     graphs = []
 
@@ -117,7 +117,7 @@ def test_static_cache(model, tokenizer, prompts, compiled):
         how["compile_config"] = CompileConfig(backend=backend, mode=None)
         how["compile_config"]._compile_all_devices = True  # transformers compiles on a GPU only, otherwise
     processor = LZPenaltyLogitsProcessor(PRESETS["guarded"], tokenizer=tokenizer)
-    want, margins = plain_loop(model, prompts[1], exempt(PRESETS["guarded"], tokenizer))
+    want, margins = truth(prompts[1], PRESETS["guarded"])
     try:
         out = generate(model, [prompts[1]], processor, **how)
     finally:
@@ -127,7 +127,7 @@ def test_static_cache(model, tokenizer, prompts, compiled):
 
 
 def test_inside_a_compiled_function(tokenizer):
-    """A graph break: the penalty is computed anew in every call, and equal."""
+    """The processor is a graph break: each call computes the penalty, with an equal result."""
     processor = LZPenaltyLogitsProcessor(LZPenaltyConfig.guarded(buffer_size=4, strength=1.0), tokenizer=tokenizer)
     graphs = []
 
@@ -176,10 +176,10 @@ def test_beams(model, tokenizer, prompts):
     assert out[0, len(prompts[0]) :].tolist() == want
 
 
-def test_sampling_sees_the_penalised_distribution(model, tokenizer, prompts):
+def test_sampling_sees_the_penalised_distribution(model, tokenizer, prompts, truth):
     """With top-k 1 sampling is greedy: the processor must come before the warpers."""
     processor = LZPenaltyLogitsProcessor(PRESETS["guarded"], tokenizer=tokenizer)
-    want, margins = plain_loop(model, prompts[2], exempt(PRESETS["guarded"], tokenizer))
+    want, margins = truth(prompts[2], PRESETS["guarded"])
     out = generate(model, [prompts[2]], processor, do_sample=True, top_k=1, temperature=0.7)
     assert_same(cut(out[0], len(prompts[2])), want, margins)
 
@@ -246,7 +246,7 @@ class TestEnabled:
         assert out.tolist() == generate(model, [prompts[3]], processor).tolist()
 
     def test_padding_is_known_from_the_mask(self, model, prompts):
-        """Padded with the end token, and with the very token that would come next if the pads did not count."""
+        """The padding is the end token, or the token that would come next without the padding."""
         config = LZPenaltyConfig(strength=0.5, buffer_size=2, exempt_token_ids=(0, 1))
         want = [plain_loop(model, prompt, config) for prompt in prompts]
         for pad in (0, want[0][0][0]):
@@ -340,7 +340,7 @@ def test_markers_of_the_chat_template_are_special_and_its_words_are_not(tokens):
     assert "<tool_call>" in tokens.convert_ids_to_tokens(special_token_ids(tokens))
 
     class Processor:
-        """What a model with images has instead of a tokenizer."""
+        """A processor of a model with images, which contains a tokenizer."""
 
         tokenizer, chat_template = tokens, "<h1>"
 

@@ -1,4 +1,4 @@
-"""`transformers serve` with the penalty: a real server process, real HTTP, on the bundled model."""
+"""`transformers serve` with the penalty on the bundled model: a server process and HTTP requests."""
 
 import json
 import os
@@ -16,6 +16,7 @@ import pytest
 
 from lz_penalty import LZPenaltyConfig, bundled_model
 from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor
+from tests.support import commands, quick_or_deep
 from tests.support.examples import example
 from tests.support.greedy import PRESETS, generate
 
@@ -24,42 +25,34 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("openai")
 pytest.importorskip("accelerate")
 
-COMMAND = (sys.executable, "-m", "lz_penalty.engines.transformers", "serve")
+MODULE = "lz_penalty.engines.transformers"
+OFFLINE = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 BATCHING = ("--continuous-batching", "--cb-num-blocks", "32", "--cb-max-batch-tokens", "256")
 GUARDED = {"lz_preset": "guarded", "lz_penalty": 0.3}
 TEXT = bundled_model.prompts()[1]
-NEW = 80
+NEW = quick_or_deep(40, 80)
 
 
 @contextmanager
 def running(log, *options, **environment):
-    """The address of a server process; it loads whatever model a request names."""
+    """Start a server process; yield its address. It loads the model that a request names."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [*COMMAND, "--device", "cpu", "--dtype", "float32", "--host", "127.0.0.1", "--port", str(port), *options]
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out, env=offline() | environment)
-        try:
-            for _ in range(600):
-                if process.poll() is not None or listens(port):
-                    break
-                time.sleep(0.1)
-            assert process.poll() is None, log.read_text()
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
+    command = ("serve", "--device", "cpu", "--dtype", "float32", "--host", "127.0.0.1", "--port", port, *options)
+    with commands.started(*command, module=MODULE, log=log, env=OFFLINE | environment) as runs:
+        for _ in range(600):
+            if not runs() or listens(port):
+                break
+            time.sleep(0.1)
+        assert runs(), log.read_text()
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture(scope="module", params=[(), BATCHING], ids=["generate", "continuous batching"])
 def server(request, tmp_path_factory):
     with running(tmp_path_factory.mktemp("server") / "log", *request.param) as address:
         yield address
-
-
-def offline():
-    return os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 
 def listens(port):
@@ -103,7 +96,7 @@ def streamed(answer):
 
 @pytest.fixture(scope="module")
 def expect(model, tokenizer):
-    """What `generate` writes with the processor."""
+    """A function that returns the text of `generate` with the processor."""
 
     def text(config, prompt=TEXT, **how):
         ids = tokenizer(prompt).input_ids
@@ -236,15 +229,15 @@ def test_default_and_caps_of_the_server(expect, tmp_path, options):
     ],
 )
 def test_refused_at_the_start(options, environment, message):
-    command = [*COMMAND, *BATCHING, *options]
-    done = subprocess.run(command, capture_output=True, text=True, env=offline() | environment, timeout=120)
+    done = commands.run("serve", *BATCHING, *options, module=MODULE, env=OFFLINE | environment)
     assert done.returncode == 2
     assert done.stderr.strip().splitlines()[-1].startswith(message)
     assert "Traceback" not in done.stderr
 
 
 def test_help_says_it():
-    done = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, env=offline(), timeout=120)
+    command = [sys.executable, "-m", MODULE, "serve", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | OFFLINE, timeout=120)
     assert "With the LZ penalty" in done.stdout
     assert "lz_min_match_length" in done.stdout
 
@@ -258,7 +251,7 @@ LOOPS = "<think>\n" + bundled_model.prompts()[8][:60]
 
 @pytest.fixture(scope="module")
 def by_generate(model, tokenizer):
-    """What `generate` writes with these fields, and what became of it."""
+    """A function that returns the text of `generate` with these fields, and its outcome."""
     from lz_penalty.engines import transformers as lz
 
     def text(prompt=TEXT, new=NEW, **fields):

@@ -39,7 +39,7 @@ def loop_ends(tokens):
 
 @pytest.fixture(scope="module")
 def plain(model, tokenizer, prompts):
-    """What the model writes with nothing to stop it, row by row, and where each row's loop reaches the limits."""
+    """The rows that the model writes without a stop, and where each row's loop reaches the limits."""
     output, width = generate(model, tokenizer, prompts)
     rows = output[:, width:].tolist()
     ends = [loop_ends(row) for row in rows]
@@ -80,7 +80,7 @@ def test_a_batch_of_loops_ends_early_and_the_object_can_be_used_again(model, tok
 
 @pytest.mark.parametrize("how", ["assistant", "prompt lookup"])
 def test_assisted_decoding(model, tokenizer, prompts, plain, how):
-    """Several tokens may be accepted at once: the row ends at most so many after its loop reached the limits."""
+    """Several tokens may be accepted at once, so a row may end some tokens after its loop reached the limits."""
     rows, ends = plain
     prompt, row, end = prompts[1], rows[1], ends[1]
     options = {"assistant_model": model} if how == "assistant" else {"prompt_lookup_num_tokens": 6}
