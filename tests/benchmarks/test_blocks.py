@@ -1,4 +1,4 @@
-"""The benchmark that leaves the penalty out in every second block of steps finds what a step was made to take longer."""
+"""The benchmark without the penalty in every second block of steps finds the time that was added to the other steps."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The matrix's judgement: a difference is found, and excused only at a near-tie."""
+"""The matrix finds a difference between engines, and excuses it only at a near-tie."""
 
 import doctest
 import sys

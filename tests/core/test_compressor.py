@@ -15,7 +15,7 @@ VOCAB = 40
 
 
 def decode(code, window_size):
-    """Undo `compress`: the code carries everything."""
+    """Return the tokens that `compress` has encoded."""
     out: list[int] = []
     for phrase in code:
         if isinstance(phrase, Literal):

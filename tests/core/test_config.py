@@ -246,7 +246,7 @@ def test_the_number_of_fields_is_bounded():
 
 
 class Counted(list):
-    """A list that knows how many of its items were asked for."""
+    """A list that counts how many of its items are read."""
 
     asked = 0
 

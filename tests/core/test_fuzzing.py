@@ -1,4 +1,4 @@
-"""A few cases of each part of `make fuzz` that this environment can run; and the fuzzing notices what is wrong."""
+"""A few cases of each part of `make fuzz` that this environment can run; a wrong plug-in or backend is found."""
 
 import os
 import random
@@ -15,7 +15,7 @@ from tests.support import ROOT
 
 @pytest.fixture(autouse=True)
 def server_settings_as_before():
-    """The fuzzing starts many servers."""
+    """Restore the server settings, since the fuzzing starts many servers."""
     before = os.environ.get(plugins.VARIABLE)
     yield
     os.environ.pop(plugins.VARIABLE, None)
@@ -25,7 +25,7 @@ def server_settings_as_before():
 
 
 def findings(part, count):
-    """Of the first cases; time and memory are judged in full runs only."""
+    """Return the findings of the first cases. Only full runs judge time and memory."""
     result = running.fuzz("smoke", part._replace(seconds=1e9, megabytes=1e9), 0, range(count))
     assert result.cases == count
     assert result.worst_seconds > 0
@@ -180,7 +180,7 @@ def test_a_case_is_the_same_each_time():
 
 
 def test_requests_are_of_all_kinds():
-    """Many are accepted, many are refused, and of many it is known which without asking the library."""
+    """Many requests are accepted and many refused; for many the right decision is known without the library."""
     known = accepted = refused = 0
     for number in range(600):
         request = fields.request(random.Random(number))
@@ -194,7 +194,7 @@ def test_requests_are_of_all_kinds():
 
 
 def test_the_command():
-    """A part in its own process, and its exit code."""
+    """The command runs a part in its own process, and returns an exit code."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
     command = [sys.executable, "-m", "tests.fuzzing", "op-numpy", "detection-at-end", "--cases", "3", "--seed", "5"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)

@@ -1,4 +1,4 @@
-"""Importing the package costs nothing it need not: proved in a fresh interpreter, by a test that can fail."""
+"""Importing the package in a fresh interpreter imports no array library and no command line; and the check can fail."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Metamorphic laws: what must hold whatever the numbers are."""
+"""Metamorphic laws: relations between results that hold for any numbers."""
 
 import random
 from dataclasses import replace

@@ -168,7 +168,7 @@ def test_an_old_triton_is_not_taken_and_said_to_be_old(monkeypatch, caplog):
 
 
 def test_a_requested_backend_that_fails_re_raises(monkeypatch):
-    """No silent slow path: what a kernel raises comes out."""
+    """There is no silent slow path: an error of a kernel is raised."""
 
     class Broken:
         @staticmethod

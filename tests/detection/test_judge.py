@@ -1,4 +1,4 @@
-"""The judge against a real HTTP server, with the real openai client."""
+"""The judge with the openai client, against an HTTP server."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ def sent_text(request: dict) -> dict:
 
 
 def truth(request: dict, _: int) -> tuple:
-    """A judge that says "loop" of what begins with This!"""
+    """A judge that says "loop" for texts that begin with This!"""
     return verdict(next(iter(sent_text(request).values())).startswith("This!"))
 
 
@@ -80,7 +80,7 @@ FORGERIES = {
 
 @pytest.mark.parametrize("name", FORGERIES)
 def test_what_the_text_says_stays_data(name):
-    """Judged by what the server receives: the same system message, and one block that holds the text and nothing else."""
+    """The server receives the usual system message, and one block that contains the text and nothing else."""
     with serve(lambda *_: verdict(True)) as server:
         judge = Judge("m", server.url)
         first = judge.ask("harmless")

@@ -1,4 +1,4 @@
-"""What `lz-penalty detect` reads and says of documents, function by function."""
+"""The functions of `lz-penalty detect`: what they read, and what they report."""
 
 import ast
 import base64
@@ -111,7 +111,7 @@ def test_the_bar_sees_every_byte(folder):
     assert sum(seen) == sum((folder / name).stat().st_size for name in ("some.jsonl", "loop.txt"))
 
 
-# ---------------------------------------------------------------- small files that stand for much
+# ---------------------------------------------------------------- small files that unpack to much
 
 LONG = "No! " * 250_000  # a megabyte
 SAME = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 400, pyarrow.int32()), pyarrow.array([LONG]))
@@ -285,7 +285,7 @@ def test_any_bytes_as_the_header_of_a_page(data):
 @pytest.mark.parametrize("sizes", [[1], [5, 1, 7], [100, 1, 1, 1, 100], [3] * 50])
 @pytest.mark.parametrize("rows", [1, 2, 3, 10, 64])
 def test_the_most_that_some_rows_take(sizes, rows):
-    """Against all windows, one by one."""
+    """The result equals the maximum over all windows."""
     rng = random.Random(0)
     pages = [parquet_rows._Page(count, rng.randrange(1_000), 0) for count in sizes]
     of_row = [number for number, count in enumerate(sizes) for _ in range(count)]

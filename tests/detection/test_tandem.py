@@ -78,7 +78,7 @@ def brute_force(sequence, min_copies, min_length):
 
 @pytest.fixture(scope="module")
 def interpreted():
-    """The same module as it is where Numba is not installed."""
+    """The module as it is without Numba."""
     spec = importlib.util.spec_from_file_location("runs_without_numba", runs.__file__)
     module = importlib.util.module_from_spec(spec)
     with mock.patch.dict(sys.modules, {"numba": None, "lz_penalty.kernels._compiling": None}):
@@ -130,7 +130,7 @@ def test_equals_its_definition(sequence, min_copies, min_length):
 
 
 def test_the_definition_is_met_with_something():
-    """The check above is empty unless such sequences do repeat."""
+    """The sequences of the check above contain repeats."""
     assert brute_force([0, 1, 2, 1, 2, 1, 2, 1], 3, 7) == (1, 2, 7)
     assert brute_force([0, 1, 1, 2, 0], 3, 1) is None
     assert brute_force_all([0, 0, 1, 0, 0, 1, 0, 0], 2, 2) == [(0, -8, 3), (0, -2, 1), (3, -5, 1), (6, -8, 1)]

@@ -26,7 +26,7 @@ def rotations(unit):
 
 
 def drift_by_definition(text, copies, run, units, share, length, at_end):
-    """Every begin and end; the runs come from the exact search, which has tests of its own."""
+    """Try every begin and end. The runs come from the exact search, which has its own tests."""
     runs = [(r.start, r.start + r.length, r.unit) for r in find_repetitions(text, min_copies=copies, min_length=run)]
     filled = [any(start <= i < end for start, end, _ in runs) for i in range(len(text))]
     found = []

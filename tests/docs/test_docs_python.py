@@ -36,7 +36,7 @@ def ids(page: Path) -> str:
 
 @pytest.fixture
 def reader(model, tokenizer, tmp_path, monkeypatch):
-    """What the pages take for granted: a model, a tokenizer, prompts, some text; a folder with outputs."""
+    """The names that the pages use without defining them: a model, a tokenizer, prompts, some text, a folder with outputs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", "not-a-secret")
     model = copy.deepcopy(model)
@@ -79,7 +79,7 @@ def test_names_of_the_block_exist(block):
 
 
 def test_most_blocks_are_run():
-    """Not run: what names another engine, and what says why; a page cannot drop out unnoticed."""
+    """A block that is not run says why, or is on a page of another engine or in the README."""
     python = of_language("python")
     assert sum(map(runs, python)) >= 15
     assert {block.page for block in python if not runs(block) and block.why is None} <= {

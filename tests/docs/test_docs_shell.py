@@ -31,7 +31,7 @@ PLUGIN = re.compile(r"\b(lz_penalty(?:\.\w+)+):(\w+)")
 
 
 def commands(script: str) -> list[list[str]]:
-    """The simple commands of a script, those of `$(...)` among them: what stands between newlines, pipes and `&&`, as words."""
+    """Return the simple commands of a script, also those in `$(...)`, as words: the parts between newlines, pipes and `&&`."""
     script = re.sub(r"(?m)(^|\s+)# .*$", "", script)
     script = re.sub(r"\\\n", " ", script)
     inner = re.findall(r"\$\((.*)\)", script)
@@ -48,7 +48,7 @@ def commands(script: str) -> list[list[str]]:
 
 
 def check_command(words: list[str], folder) -> None:
-    """One command: what can be known of it without running it."""
+    """Check one command without running it."""
     while words and re.fullmatch(r"\w+=.*", words[0], re.DOTALL):
         check_variable(words.pop(0))
     if not words:

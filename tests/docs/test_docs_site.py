@@ -1,4 +1,4 @@
-"""The documentation site is built offline and without a warning, and nothing in it leads nowhere or to another host."""
+"""The documentation site is built offline and without a warning. No link is dead, and no page loads from another host."""
 
 import re
 import shutil
@@ -23,7 +23,7 @@ MINUS = "\N{MINUS SIGN}"
 
 
 class Page(HTMLParser):
-    """The ids of a page, where its links lead, and what it loads."""
+    """The ids of a page, its links, and the files that it loads."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What `serve-llama` refuses before its model sees anything: in memory, and over sockets with uvicorn."""
+"""Requests that `serve-llama` refuses before its model reads them: in memory, and over sockets with uvicorn."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ OTHERS = ["/v1/embeddings", "/extras/tokenize", "/nowhere"]
 
 
 class App:
-    """What a middleware wraps: reads the body, and answers 200."""
+    """The app inside a middleware: it reads the body and answers 200."""
 
     def __init__(self):
         self.bodies, self.configs = [], []
@@ -54,7 +54,7 @@ class App:
 
 
 def ask(guard, *parts, headers=(BEARER, JSON), path=PATHS[0], method="POST", then="http.disconnect"):
-    """The status, the answer, and how many parts of the body were read; without parts the body never comes."""
+    """Return the status, the answer, and how many parts of the body were read. Without parts the body never comes."""
     left, sent = deque(parts), []
 
     async def receive():
@@ -317,7 +317,7 @@ def request(length, key=KEY):
 
 
 def answer(client):
-    """Everything until the server closes the connection."""
+    """Return all bytes until the server closes the connection."""
     client.settimeout(20)
     parts = []
     while part := client.recv(65_536):

@@ -1,4 +1,4 @@
-"""Reading the newest tokens of output lists in C: the same as reading them in Python, and nothing taken in other steps."""
+"""Reading the newest tokens of output lists in C equals reading them in Python. Other steps read nothing."""
 
 import ctypes
 import sys
@@ -15,7 +15,7 @@ CAPACITY = 50
 
 @pytest.fixture
 def batch():
-    """Three lists at rows 4, 0 and 2; row 1 and 3 are nobody's."""
+    """Three lists at rows 4, 0 and 2; rows 1 and 3 are free."""
     lists = [[1, 2], [], [7] * 5]
     rows = np.array([4, 0, 2], dtype=np.int32)
     seen = np.zeros(5, np.int32)
@@ -92,7 +92,7 @@ def test_references_are_left_alone(batch):
     ("refused", "early"), [(None, False), (None, True), (0, True), (1, True), (2, True), (3, True)]
 )
 def test_the_kernels_are_launched_with_the_columns_that_follow(batch, refused, early):
-    """The driver's functions are ours, which note what they are given, and refuse one call."""
+    """Functions of the test take the place of the driver's. They record their arguments, and refuse one call."""
     calls = []
     address, number = ctypes.c_void_p, ctypes.c_uint
 

@@ -56,7 +56,7 @@ def exempt_of(settings, found):
 
 
 def test_sections_keep_their_own_exempt_ids():
-    """A section that a request names has none of the default's, as in transformers."""
+    """A section that a request names has none of the default's exempt ids, as in transformers."""
     default = settings_from_request({"lz_policy": "default", "lz_exempt_token_ids": [9, 5]})
     settings = RequestSettings(ServerSettings(default=default), SPECIAL, 4, torch.device("cpu"))
     found = settings.read({"lz_code": "guarded"}, 2)

@@ -1,4 +1,4 @@
-"""What an operator sets for a whole server."""
+"""The settings of a whole server."""
 
 import json
 

@@ -25,7 +25,7 @@ GENERATION = GenerationConfig(eos_token_id=[END, 0], pad_token_id=1)
 
 @pytest.fixture
 def many(tokenizer, caplog):
-    """The tokenizer; whatever is done with it warns once."""
+    """The tokenizer. Each use of it warns once."""
     with caplog.at_level(logging.WARNING):
         yield with_many(tokenizer)
     (told,) = warnings(caplog)
@@ -68,7 +68,7 @@ def test_a_tokenizer_that_cannot_be_remembered(caplog):
 
 
 def test_a_tokenizer_that_wraps_one_of_another_kind(tokenizer):
-    """As vLLM's for Mistral's own format does: what it wraps knows no special tokens."""
+    """A wrapper like vLLM's tokenizer for Mistral's format, whose inner tokenizer knows no special tokens."""
     names = ("all_special_ids", "get_added_vocab", "eos_token_id", "pad_token_id")
     wrapping = SimpleNamespace(tokenizer=object(), **{name: getattr(tokenizer, name) for name in names})
     assert special_token_ids(wrapping) == special_token_ids(tokenizer) == (0, 1, 4_094, 4_095)

@@ -1,4 +1,4 @@
-"""Random `lz_*` fields of requests and settings of servers, and the truth about them."""
+"""Random `lz_*` fields of requests and settings of servers, and the right decision about them."""
 
 from __future__ import annotations
 

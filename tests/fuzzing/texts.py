@@ -223,7 +223,7 @@ def part(name: str, characters: int = CHARACTERS) -> Part:
 
 
 def _problem(text: str, outcome: Any) -> str | None:
-    """A repetition that is none."""
+    """Return what is wrong with a repetition that was found."""
     for found in outcome if isinstance(outcome, list) else [outcome]:
         if isinstance(found, detection.Repetition):
             end = found.start + found.length

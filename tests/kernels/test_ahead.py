@@ -1,4 +1,4 @@
-"""When a prepared op is one launch, when two, and when C can have them; the launches themselves are in test_cuda.py."""
+"""When a prepared op is one launch or two, and when C can launch them. test_cuda.py tests the launches themselves."""
 
 from types import SimpleNamespace
 
@@ -109,7 +109,7 @@ def test_which_devices_start_a_kernel_early(monkeypatch, device, capability, hip
 
 @pytest.mark.parametrize("early", [True, False])
 def test_a_kernel_that_starts_early_waits_before_it_looks_at_the_logits(early):
-    """In what Triton compiles for a GPU: the interpreter has no such instruction."""
+    """Read the code that Triton compiles for a GPU, since the interpreter has no such instruction."""
     ptx = printed_with_compiler(COMPILED, str(early))
     words = {"ld.global": "read", "griddepcontrol.wait": "wait", "atom.global": "lower", "red.global": "lower"}
     found = [word for line in ptx.splitlines() for text, word in words.items() if text in line]

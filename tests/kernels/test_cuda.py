@@ -26,7 +26,7 @@ def histories(rows: int, length: int, seed: int = 0) -> torch.Tensor:
 
 
 def on_cpu(logits, tokens, config, **given):
-    """The same through the CPU backend, which is tested against the reference."""
+    """Compute the result with the CPU backend, which is tested against the reference."""
     plain = {key: value.cpu() if isinstance(value, torch.Tensor) else value for key, value in given.items()}
     return apply_lz_penalty_(logits.cpu(), tokens.cpu(), config=config, backend="numpy", **plain)
 
@@ -131,8 +131,8 @@ def test_steps_from_pinned_memory(window):
 def test_steps_in_one_call_of_c(late):
     """As the vLLM plug-in does: the newest tokens are read from lists and the kernels are launched, all in C.
 
-    The device is busy when they are, as with a model, and the next tokens come when it is through with the logits. What is
-    to be changed is found before or behind that.
+    The device is busy at the launch, as with a model, and the next tokens come after the device has computed the logits. The
+    kernel finds the tokens to change before or after that.
     """
     busy = torch.cuda.current_stream() if late == "logits" else side_stream(torch.cuda.current_device())
     rows, first, steps = 6, 700, 40
@@ -190,7 +190,7 @@ def test_prepared_steps_are_launched_by_the_driver(monkeypatch):
 
 
 def test_several_streams_at_once():
-    """The same and different shapes on four streams, long and short windows: no shared state to corrupt."""
+    """Four streams run equal and different shapes, long and short windows. They share no state."""
     jobs = []
     for i in range(24):
         config = CONFIGS[i % 4] if i % 3 else LZPenaltyConfig.guarded(window_size=4096)

@@ -1,7 +1,7 @@
 """All Triton kernels round alike, so that a request's logits do not depend on which of them ran.
 
-What they compute is compared bit for bit in test_cuda.py, since it takes a GPU to run compiled code. What can be seen
-without one is how they are compiled: with fused multiply-add, one kernel rounds once where another rounds twice.
+test_cuda.py compares their results bit for bit on a GPU. Without a GPU one can see how they are compiled: with fused
+multiply-add, one kernel would round once where another rounds twice.
 """
 
 import json
@@ -39,7 +39,7 @@ print(json.dumps({name: [fused(one), fused(one, enable_fp_fusion=True)] for name
 
 
 def test_kernels_are_compiled_without_fused_multiply_add():
-    """The logarithm has some of its own, which are the same everywhere."""
+    """The logarithm contains fused multiply-adds of its own, which are equal in all kernels."""
     found = json.loads(printed_with_compiler(COMPILED))
     assert len(found) == 6
     assert not any(ours[0] for ours, _ in found.values())

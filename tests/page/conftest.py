@@ -1,4 +1,4 @@
-"""A real browser, and pages in it that may neither complain nor ask for anything."""
+"""Open pages in a browser. A page may neither log an error nor load anything else."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ def browser():
 
 @pytest.fixture
 def open_page(browser, tmp_path):
-    """Writes an explorer and opens it; at the end no page may have complained or asked for anything but itself."""
+    """A function that writes an explorer and opens it. At the end no page may have logged an error or loaded anything else."""
     opened = []
 
     def make(browser_options=None, file=None, **content):

@@ -1,4 +1,4 @@
-"""Pages in the browser that may neither complain nor ask for anything."""
+"""Pages in the browser that may neither log an error nor load anything else."""
 
 from tests.support import ROOT
 
@@ -6,7 +6,7 @@ SCREENSHOTS = ROOT / "build" / "screenshots"
 
 
 class Opened:
-    """A page with all that it said and asked for."""
+    """A page, its messages and its requests."""
 
     def __init__(self, browser, address, **options):
         self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}} | options)

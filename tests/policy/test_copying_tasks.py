@@ -23,7 +23,7 @@ def sections(tokenizer):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("wrapping", ["code", "tool call", "JSON"])
 def test_code_and_tool_calls_are_untouched_to_the_bit(tokenizer, sections, kind, wrapping):
-    """At every token of the copy that is written in such a section; the plain penalty changes most of them."""
+    """The logits of every token in such a section are bit-identical. The plain penalty changes most of them."""
     if wrapping == "JSON" and kind != "json":
         pytest.skip("no JSON")
     form, section = WRAPPED[wrapping]

@@ -1,4 +1,4 @@
-"""Totals of a process, and the same as Prometheus counters."""
+"""Totals of a process, also as Prometheus counters."""
 
 import subprocess
 import sys

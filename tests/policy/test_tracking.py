@@ -1,4 +1,4 @@
-"""One generation followed token by token is what reading all of it anew at every step gives."""
+"""Tracking a generation token by token equals reading its whole text at every step."""
 
 import random
 
@@ -107,7 +107,7 @@ def test_a_rewind_has_a_limit():
 
 
 def generate(one, wanted, limit=400):
-    """A model that writes `wanted`, and goes on where it was when something was forced upon it."""
+    """Write `wanted` as a model would, interrupted by the tokens that are forced."""
     out, left = [], iter(wanted)
     while len(out) < limit and one.stopped is None:
         token = one.forced
@@ -141,7 +141,7 @@ def test_a_marker_that_begins_like_the_loop():
 
 
 def test_a_token_in_between_begins_the_marker_anew():
-    """An engine that was one token late."""
+    """An engine writes the marker one token late."""
     one = tracker(b"<t>")
     for token in b"abcd" * 4:
         one.push(token)

@@ -1,4 +1,4 @@
-"""Generated batches that really repeat, and the one check of a backend against the reference.
+"""Generated batches that repeat themselves, and the one check of a backend against the reference.
 
 Used by the tests, by the CUDA tests and by the benchmarks (which report no time for a backend that is wrong).
 """
@@ -42,7 +42,7 @@ class Case:
     layout: str  # "plain", "strided" (rows and columns apart) or "sliced" (rows apart)
 
     def context(self, row: int) -> list[int]:
-        """What row `row` sees, in the words of the op's docstring."""
+        """Return the context of row `row`, as the op's docstring defines it."""
         history = self.stored_histories()[self.row_to_slot[row] if self.row_to_slot else row]
         history = history[: self.lengths[row]] if self.lengths is not None else history
         history = history[self.starts[row] :] if self.starts is not None else history
@@ -124,7 +124,7 @@ def case(
 ) -> Case:
     """One batch: mixed settings, short histories, shared slots, drafts, padded vocabularies, special logits.
 
-    Everything but the sizes follows from the seed; `length`, `window` and `buffer` are the largest that occur in usual
+    The seed determines everything but the sizes; `length`, `window` and `buffer` are the largest that occur in usual
     settings. `unusual` is the share of rows with unusual settings, and of logits at the edges of the dtype.
     """
     rng = random.Random(seed)
@@ -227,7 +227,7 @@ def arrays(case: Case, library: Any, device: str | None = None) -> dict[str, Any
 
 
 def expected(case: Case, stored: list[list[float]]) -> tuple[list[list[float]], list[list[float]]]:
-    """What the reference says of the stored logits, and how far each may be off."""
+    """Return the reference's result for the stored logits, and how far each may differ."""
     out, tolerance = [], []
     for row, config in enumerate(case.configs):
         logits = stored[row]
@@ -296,7 +296,7 @@ class Trial:
     def problem(self) -> str | None:
         """Where the result differs from the reference; `None` if they agree.
 
-        Logits without an adjustment must come back bit for bit, memory between strided logits must not be touched, and
+        Logits without an adjustment must be bit-identical, memory between strided logits must not be touched, and
         the arguments other than the logits must be as before.
         """
         case, given, before = self.case, self._given, dict(self._before)

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server for the tests: real HTTP on a real port, answering as the test says."""
+"""An OpenAI-compatible HTTP server that answers as the test says."""
 
 import json
 import threading

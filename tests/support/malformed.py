@@ -53,7 +53,7 @@ def nested(depth, kind=list):
 
 
 def hostile():
-    """Settings that are made to take long, by what is hostile in them. Each must be refused, and quickly."""
+    """Settings that are made to take long, by their kind. Each must be refused quickly."""
     return {
         "a name of 1,000,000 characters": {"lz_" + "window_" * 142_857: 1},
         "an unknown field of 1,000,000 characters": {"lz_windows": "x" * 1_000_000},

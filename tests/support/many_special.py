@@ -1,4 +1,4 @@
-"""A tokenizer with 3,000 special tokens, a request that exempts 1,024 ids itself, and what the reference says to that."""
+"""A tokenizer with 3,000 special tokens, a request that exempts 1,024 ids itself, and the reference's result."""
 
 import copy
 import random

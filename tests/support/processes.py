@@ -24,7 +24,7 @@ class EngineFailed(Exception):
 def run_task(
     module: str, task: dict[str, Any], env: dict[str, str], python: Path | str = sys.executable, seconds: int = 900
 ) -> dict[str, Any]:
-    """What `PYTHON -m MODULE TASK.json RESULT.json` has written to its result."""
+    """Run `PYTHON -m MODULE TASK.json RESULT.json`, and return its result."""
     with tempfile.TemporaryDirectory() as folder:
         given, result = Path(folder, "task.json"), Path(folder, "result.json")
         given.write_text(json.dumps(task))
@@ -44,7 +44,7 @@ def run_task(
 
 @contextlib.contextmanager
 def serving(command: list[str], env: dict[str, str]) -> Iterator[str]:
-    """A server started by `python -m COMMAND --port ...`; yields its address."""
+    """Start a server with `python -m COMMAND --port ...`; yield its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -9,7 +9,7 @@ from lz_penalty.cli import app
 
 
 def check_replay(folder, address, style, model):
-    """Loops are there without the penalty and not with it, in this server's style."""
+    """Check that the server's replies loop without the penalty and do not loop with it."""
     prose = [{"prompt": text, "max_tokens": 120} for text in bundled_model.prompts()[:2]]
     chat = {"body": {"messages": [{"role": "user", "content": "What is 2 + 3?"}], "max_tokens": 100}, "answer": "5"}
     log = folder / "log.jsonl"

@@ -1,4 +1,4 @@
-"""The device that tests of the engines' rows run on: a CUDA device where there is one, and then nothing may wait for it."""
+"""The device for tests of the engines' rows: a CUDA device if there is one, and then nothing may wait for it."""
 
 import warnings
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 @contextmanager
 def nothing_waits():
-    """Raises where the host would wait for the device."""
+    """Raise if the host waits for the device."""
     if DEVICE.type == "cuda":
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns, once, that this mode is a prototype

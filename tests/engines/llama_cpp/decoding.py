@@ -23,7 +23,7 @@ def loaded(path, n_ctx=1024):
 
 
 def by_generate(llm, prompt, processors=None, new=NEW):
-    """What `Llama.generate` yields, up to the end token."""
+    """Return the tokens of `Llama.generate`, up to the end token."""
     out = []
     for token in islice(llm.generate(prompt, logits_processor=processors, **GREEDY), new):
         out.append(token)
@@ -33,7 +33,7 @@ def by_generate(llm, prompt, processors=None, new=NEW):
 
 
 def by_chain(llm, prompt, chain, new=NEW):
-    """The same with a chain."""
+    """Return the tokens of a chain of samplers."""
     llm.reset()
     llm.eval(prompt)
     out = []
@@ -44,7 +44,7 @@ def by_chain(llm, prompt, chain, new=NEW):
 
 
 def by_reference(llm, prompt, config, new=NEW):
-    """The same by the reference in Python; also the margins."""
+    """Return the tokens of the reference loop in Python, and the margins."""
 
     def logits_after(tokens):
         llm.eval(tokens)

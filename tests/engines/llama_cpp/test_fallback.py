@@ -1,4 +1,4 @@
-"""What is missing or does not fit is told, and the penalty is applied by Python: the same tokens, never a crash."""
+"""If a part of the native sampler is missing or does not fit, a warning says so and Python applies the penalty."""
 
 import logging
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ from tests.support.greedy import PRESETS, assert_same
 
 @pytest.fixture
 def fresh(monkeypatch, tmp_path):
-    """As in a new process of a new user: nothing is loaded and nothing cached."""
+    """Reset what a process loads and caches, as in a new process of a new user."""
     monkeypatch.setenv(building.CACHE_VARIABLE, str(tmp_path / "cache"))
     native._library.cache_clear()
     llama_sampler._library.cache_clear()

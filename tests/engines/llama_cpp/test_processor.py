@@ -71,7 +71,7 @@ def test_logit_bias_and_the_penalty_both_count(llm, prompts, truth):
 
 
 def test_a_list_is_used_again(llm, prompts):
-    """Nothing of one call is left in it for the next, also where llama-cpp-python appends the bias to what it is given."""
+    """A list of processors can be used again, although llama-cpp-python appends the bias to it."""
     processors, prompt = LZPenaltyProcessors(llm, PRESETS["guarded"]), prompts[0]
     before, members = completion(llm, prompt, logits_processor=processors), list(processors)
     text = llm.tokenize(before.encode(), add_bos=False)
@@ -83,7 +83,7 @@ def test_a_list_is_used_again(llm, prompts):
 
 
 def test_the_bug_is_there(llm, prompts):
-    """An ordinary list is dropped together with the bias: when this fails, the guard can go."""
+    """llama-cpp-python drops an ordinary list together with the bias. If this test fails, the guard is no longer needed."""
     calls = []
     spy = LogitsProcessorList([lambda ids, scores: calls.append(1) or scores])
     completion(llm, prompts[0], logits_processor=spy, logit_bias={7: 0.0})

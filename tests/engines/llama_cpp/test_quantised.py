@@ -27,5 +27,5 @@ def test_the_same_tokens(small, prompts, preset):
 
 
 def test_it_is_another_model(small, prompts, truth):
-    """Or else nothing was quantised."""
+    """Its tokens differ from those of the model that is not quantised."""
     assert any(by_generate(small, prompt) != truth(prompt, None)[0] for prompt in prompts)

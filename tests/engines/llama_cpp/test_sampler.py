@@ -45,7 +45,7 @@ def test_a_clone_goes_on_and_a_reset_forgets(llm, prompts, truth):
 
 
 def applied(penalty, ids, logits):
-    """What the sampler makes of these candidates."""
+    """Return the logits of these candidates after the sampler."""
     data = (llama_cpp.llama_token_data * len(ids))(*[(i, x, 0.0) for i, x in zip(ids, logits, strict=True)])
     array = llama_cpp.llama_token_data_array(data=data, size=len(ids), selected=-1, sorted=True)
     llama_cpp.llama_sampler_apply(penalty, ctypes.byref(array))

@@ -79,7 +79,7 @@ def test_nothing_is_evaluated(config):
 
 
 def test_long_loop_window_is_exact():
-    """Fractions of large periods that float32 cannot tell apart."""
+    """float32 cannot tell the fractions of large periods apart."""
     rng = np.random.default_rng(0)
     unit = rng.integers(0, 50, 1500)
     tokens = np.concatenate([rng.integers(0, 50, 100), np.tile(unit, 5)[: 5 * 1500 - 1]])

@@ -11,7 +11,7 @@ from tests.support.many_special import CONFIG, END, OWN, VOCAB, context, first, 
 
 
 def test_special_tokens_and_own_ids_are_exempt(tokenizer, caplog):
-    """The ends that mlx-lm knows come first."""
+    """The end tokens that mlx-lm knows are exempt first."""
     many = with_many(tokenizer)
     wrapped = TokenizerWrapper(many, eos_token_ids=[END])
     want = penalised({*OWN, *first(END)})

@@ -38,7 +38,7 @@ _ENVIRONMENT = {
 
 
 def as_tasks(requests: list[Request], **sampling: Any) -> list[dict[str, Any]]:
-    """The requests as `generate` takes them; `sampling` overrides each one's own."""
+    """Return the requests in the form of `generate`; `sampling` overrides their own."""
     return [
         {
             "prompt": one.prompt,
@@ -52,7 +52,7 @@ def as_tasks(requests: list[Request], **sampling: Any) -> list[dict[str, Any]]:
 
 
 def environment(*folders: Path) -> dict[str, str]:
-    """That of an engine's process, which can also import what lies in these folders."""
+    """Return the environment of an engine's process, with these folders on its import path."""
     path = os.pathsep.join([*map(str, folders), _ENVIRONMENT["PYTHONPATH"]])
     return os.environ | _ENVIRONMENT | {"PYTHONPATH": path}
 

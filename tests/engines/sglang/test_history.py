@@ -18,7 +18,7 @@ def test_random_batches(seed):
 
 
 def test_policies():
-    """In shadow mode there is something to count."""
+    """Requests with a policy; in shadow mode some penalties would change a token."""
     simulation = Simulation(0, policies=1)
     for _ in range(150):
         simulation.step()
@@ -38,7 +38,7 @@ def test_sections_with_exempt_ids_of_their_own():
 
 
 def test_a_late_token_would_be_noticed(monkeypatch):
-    """The check can fail: with the inputs of the step before, as under overlap scheduling on the host."""
+    """The check fails with the inputs of the step before, as under overlap scheduling on the host."""
     apply = History.apply
 
     def late(self, step, logits, batch):

@@ -26,7 +26,7 @@ def server():
 
 @pytest.fixture(scope="module")
 def looping(tokenizer):
-    """Prompts behind which the model repeats itself."""
+    """Prompts after which the model repeats itself."""
     return [tokenizer("<think>\n" + text).input_ids[:4] for text in bundled_model.prompts()[:24]]
 
 
@@ -48,7 +48,7 @@ def metrics(server):
 
 
 def test_the_default_stops_a_loop(server, looping):
-    """Over every endpoint, without the end of sequence, and whatever the request's own minimum of tokens."""
+    """Every endpoint stops the loop, also with `ignore_eos` and with a minimum of tokens."""
     found = []
     for prompt in looping:
         for options in ({}, {"ignore_eos": True, "min_new_tokens": 140}):
@@ -93,7 +93,7 @@ def test_bad_fields_are_refused(server, looping):
 
 
 def test_shadow_mode_changes_nothing_and_counts(server, looping):
-    """What the requests report one by one is what the metrics add up."""
+    """The metrics are the sums of the numbers that the requests report."""
     before = metrics(server)
     off = {"lz_penalty": 0, "lz_stop_copies": "none"}
     shadow = {"lz_preset": "guarded", "lz_penalty": 0.3, "lz_shadow": True}
@@ -133,7 +133,7 @@ def test_loops_are_counted_without_a_policy(server, looping):
 
 
 def test_white_space_under_a_grammar(server, tokenizer):
-    """A model that writes nothing but spaces where it may: broken within the grammar by a penalty, else stopped."""
+    """A model that writes only spaces where it may: a penalty breaks the loop within the grammar, else the ladder stops it."""
     bias, prompt = {str(tokenizer(" ").input_ids[0]): 6}, tokenizer(bundled_model.prompts()[0]).input_ids
     sampling = {"json_schema": SCHEMA, "logit_bias": bias, "max_new_tokens": 150}
     none = {"lz_penalty": 0, "lz_stop_copies": "none"}
@@ -151,7 +151,7 @@ def test_white_space_under_a_grammar(server, tokenizer):
 
 
 def test_an_aborted_request_does_not_touch_the_others(server, looping):
-    """One of several in a batch is aborted, another finishes early; the rest are to the token what they are alone."""
+    """One request of a batch is aborted, another finishes early. The others write the tokens that they write alone."""
     fields = [{}, OFF, {"lz_policy": "default", "lz_shadow": True}, {"lz_preset": "guarded", "lz_stop_copies": "none"}]
     alone = [sampled(server, prompt, custom)[:2] for prompt, custom in zip(looping, fields, strict=False)]
 

@@ -34,7 +34,7 @@ def client_of(address):
 
 
 async def generate(client, request, **sampling):
-    """Over SGLang's own endpoint."""
+    """Send a request to SGLang's own endpoint."""
     sampling = {"max_new_tokens": request.max_tokens, "custom_params": request.fields, **request.sampling, **sampling}
     reply = await client.post("/generate", json={"input_ids": request.prompt, "sampling_params": sampling})
     assert reply.status_code == 200, reply.text
@@ -43,7 +43,7 @@ async def generate(client, request, **sampling):
 
 
 async def complete(client, request):
-    """Over the OpenAI-compatible endpoint."""
+    """Send a request to the OpenAI-compatible endpoint."""
     body = {"model": "bundled", "prompt": request.prompt, "max_tokens": request.max_tokens, "return_token_ids": True}
     fields = {} if request.fields is None else {"custom_params": request.fields}
     reply = await client.post("/v1/completions", json=body | request.sampling | fields)

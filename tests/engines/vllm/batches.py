@@ -1,8 +1,8 @@
-"""Random batches in vLLM's own `InputBatch`, every step against a recomputation by the reference.
+"""Random batches in vLLM's own `InputBatch`. Every step is compared with the reference.
 
 Requests come, go, are preempted and resumed, swapped and condensed, prefilled in chunks and taken back; with and without
-asynchronous scheduling, where the newest id is a placeholder until just before the processors run. On a machine with a
-CUDA device, there, and nothing may wait for it.
+asynchronous scheduling, where the newest id is a placeholder until just before the processors run. The batches run on a
+CUDA device if there is one, and then nothing may wait for it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def engine_config() -> Any:
 
 
 class Simulation:
-    """What vLLM's runner does to an `InputBatch` between and around the steps.
+    """Does to an `InputBatch` what vLLM's runner does between and around the steps.
 
     Args:
         vllm_config: of `engine_config`.
@@ -168,7 +168,7 @@ class Simulation:
                 check_row(before[row], after[row], self.running[name].prompt_token_ids, output, config, self.special)
 
     def _sample(self):
-        """Every request gets a token, but for those that are still prefilled."""
+        """Give every request a token, except those that are still prefilled."""
         self.batch.prev_req_id_to_index = dict(self.batch.req_id_to_index)
         tokens = []
         for name in self.batch.req_ids:

@@ -32,7 +32,7 @@ _ENVIRONMENT = {
 
 
 def environment(*folders: Path) -> dict[str, str]:
-    """That of an engine's process, which can also import what lies in these folders."""
+    """Return the environment of an engine's process, with these folders on its import path."""
     path = os.pathsep.join([*map(str, folders), _ENVIRONMENT["PYTHONPATH"]])
     return os.environ | _ENVIRONMENT | {"PYTHONPATH": path}
 

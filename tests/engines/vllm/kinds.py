@@ -9,7 +9,7 @@ from lz_penalty.engines.vllm import _v2 as slot_state
 
 
 def record_kinds(state, setattr=setattr):
-    """Note them from now on: the set of those at the start, and of those in steps; `state` is the module that makes steps."""
+    """Record the kinds from now on; return the sets of the start and of the steps. `state` is the module that makes steps."""
     at_start, in_steps = set(), set()
 
     def recording(kinds, *given, ahead=False, **settings):
@@ -22,7 +22,7 @@ def record_kinds(state, setattr=setattr):
 
 
 class WarmProcessor(LZPenaltyLogitsProcessor):
-    """V2 only: with a check at every step that it needs nothing but what was compiled at the start."""
+    """Checks at every step that all kernels were compiled at the start. For the V2 runner only."""
 
     def __init__(self, *given):
         self.at_start, self.in_steps = record_kinds(slot_state)

@@ -1,4 +1,4 @@
-"""The V1 contract: random batches in vLLM's own `InputBatch`, every step against the reference. See `batches`."""
+"""The V1 contract: random batches in vLLM's own `InputBatch`, compared with the reference at every step. See `batches`."""
 
 from contextlib import nullcontext
 
@@ -37,7 +37,7 @@ def test_random_batches(vllm_config, monkeypatch, seed, asynchronous, compiled):
 
 
 def test_columns_that_are_copied(vllm_config, monkeypatch):
-    """As on a GPU for which memory cannot be pinned: kernels read a copy, and none may start before it is there."""
+    """Memory cannot be pinned for some GPUs. Then kernels read a copy, and none may start before the copy is complete."""
     monkeypatch.setattr(staging, "_reads_host_memory", lambda device: False)
     monkeypatch.setattr(staging, "pins", lambda device: False)
     monkeypatch.setattr(batches, "nothing_waits", nullcontext)
@@ -70,7 +70,7 @@ def test_an_unknown_kind_of_device_is_refused(vllm_config):
 
 
 def test_placeholders_are_never_penalised(vllm_config, monkeypatch):
-    """Where the ids are not repaired (as for a processor that vLLM does not know of) it stops: nothing is computed."""
+    """If vLLM does not replace the placeholders, as for a processor that it does not know, the processor raises."""
     monkeypatch.setattr(InputBatch, "update_async_output_token_ids", lambda self: None)
     monkeypatch.setattr(Simulation, "_check", lambda self: self._penalised(torch.zeros(len(self.running), VOCAB)))
     simulation = Simulation(vllm_config, 0, asynchronous=True)

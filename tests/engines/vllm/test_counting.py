@@ -1,4 +1,4 @@
-"""Which process counts what, and that a process pins no memory where vLLM says that it cannot."""
+"""Which process counts which events; and a process pins no memory if vLLM says that it cannot."""
 
 from types import SimpleNamespace
 
@@ -39,7 +39,7 @@ def test_every_slot_is_counted_by_one_rank(monkeypatch):
 
 @pytest.mark.parametrize("sees_all", [True, False], ids=["not sharded after all", "sharded"])
 def test_loops_of_all_ranks(monkeypatch, sees_all):
-    """A rank sees the slots that vLLM lets it sample, or all, where the model cannot sample so; the sum is right."""
+    """A rank may read all slots or only those that it samples. In both cases each slot is counted once."""
     states = SimpleNamespace(
         max_num_reqs=SLOTS,
         total_len=SimpleNamespace(gpu=torch.full((SLOTS,), 60, dtype=torch.int32)),
@@ -76,7 +76,7 @@ def test_policies_of_all_ranks(vllm_config, monkeypatch):  # noqa: F811
 
 
 class OnHost:
-    """A tensor that notes what is done to it."""
+    """A tensor that records the calls of its methods."""
 
     device = CUDA
 

@@ -1,4 +1,4 @@
-"""A few cases of what `make fuzz` does with vLLM; and it notices what is wrong."""
+"""A few cases of `make fuzz` for vLLM; a wrong plug-in is found."""
 
 from unittest import mock
 
@@ -11,7 +11,7 @@ from tests.fuzzing import fields, histories, plugins, running
 
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch):
-    """The fuzzing starts many servers, and leaves out what takes long at the start of a processor."""
+    """Restore what the fuzzing changes: the server settings, and the slow parts of a processor's start."""
     monkeypatch.setattr(request_settings, "SLACK", request_settings.SLACK)
     monkeypatch.setattr(batch_state, "newest_reader", batch_state.newest_reader)
     monkeypatch.setenv(plugins.VARIABLE, "{}")
@@ -22,7 +22,7 @@ def as_before(monkeypatch):
 
 
 def findings(part, count):
-    """Of the first cases; time and memory are judged in full runs only."""
+    """Return the findings of the first cases. Only full runs judge time and memory."""
     return running.fuzz("smoke", part._replace(seconds=1e9, megabytes=1e9), 0, range(count)).shown
 
 

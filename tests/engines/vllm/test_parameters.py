@@ -46,7 +46,7 @@ def test_used_twice(tokenizer, place):
 
 
 def test_a_copy_that_vllm_did_not_ask_for():
-    """A request that is refused after our validation was never copied: the caller's next copy is the caller's too."""
+    """vLLM does not copy a request that is refused after our validation. The caller's next copy is the caller's own."""
     params = SamplingParams(ignore_eos=True, min_tokens=5, max_tokens=90, extra_args=STOP)
     before = fields_of(params)
     LZPenaltyLogitsProcessor.validate_params(params)

@@ -1,4 +1,4 @@
-"""What tensor-parallel ranks agree on when an engine starts, in real processes that talk to each other."""
+"""What tensor-parallel ranks agree on when an engine starts, in several processes."""
 
 from types import SimpleNamespace
 

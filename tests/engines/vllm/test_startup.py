@@ -28,7 +28,7 @@ def config_of(**changes):
 
 
 def load(config, pooling=False):
-    """What the V1 runner does at start-up."""
+    """Load the processor as the V1 runner does when it starts."""
     return list(
         v1.build_logitsprocs(config, CPU, False, pooling, tuple(config.model_config.logits_processors or ())).all
     )
@@ -58,7 +58,7 @@ def test_loaded_through_an_entry_point(monkeypatch):
 
 
 def test_a_front_end_that_asks_no_processor(monkeypatch):
-    """A request that nobody has checked would end the engine."""
+    """A request that was not validated would end the engine."""
     monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "1")
     with pytest.raises(LZPenaltyError, match="VLLM_USE_RUST_FRONTEND is set"):
         LZPenaltyLogitsProcessor(config_of(), CPU, False)

@@ -1,4 +1,4 @@
-"""Lets SGLang run on a CPU build of torch: torchvision has none, and declares operators that it then lacks."""
+"""Let SGLang run on a CPU build of torch, for which torchvision declares operators that it does not have."""
 
 import torch.library
 
@@ -6,7 +6,7 @@ _register_fake = torch.library.register_fake
 
 
 def _register_fake_if_there(op, *args, **kwargs):
-    """As torch's own, but an operator of torchvision that does not exist is passed over."""
+    """Register like torch does, but skip operators of torchvision that do not exist."""
     if isinstance(op, str) and op.startswith("torchvision::"):
         return lambda function: function
     return _register_fake(op, *args, **kwargs)

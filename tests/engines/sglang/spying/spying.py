@@ -1,7 +1,7 @@
-"""A second plug-in, which looks over the shoulder of ours in a running engine.
+"""A second plug-in, which checks the logits of ours in a running engine.
 
-Rows without the penalty, or in shadow mode, or in a section without one, must keep their bits, or the scheduler dies.
-What happened is counted in the file `$SPYING`. It can also break ours, as `$BREAKING` says, after SGLang has imported it.
+Rows without the penalty, in shadow mode or in a section without a penalty must stay bit-identical; else the scheduler ends.
+The plug-in counts events in the file `$SPYING`. `$BREAKING` names a way to break our plug-in after SGLang has imported it.
 """
 
 import json
@@ -25,7 +25,7 @@ def a_module_is_missing():
 
 
 def a_hook_fails_in_a_child():
-    """SGLang logs that, and goes on."""
+    """Fail in a hook; SGLang logs that and goes on."""
     if multiprocessing.parent_process() is not None:
         apply_target = HookRegistry._apply_target
         HookRegistry._apply_target = lambda target, hooks: (

@@ -1,4 +1,4 @@
-"""Lets vLLM's V2 runner run on a CPU: with TRITON_INTERPRET=1 its kernels do, but vLLM looks for a driver first."""
+"""Let vLLM's V2 runner run on a CPU: TRITON_INTERPRET=1 runs its kernels, but vLLM looks for a driver first."""
 
 from types import SimpleNamespace
 
@@ -11,13 +11,13 @@ _load, _store = interpreter.InterpreterBuilder.create_masked_load, interpreter.I
 
 
 def _load_with_boolean_mask(self, pointers, mask, *rest):
-    """The compiler takes integers for a mask, as the n-gram kernel has them; the interpreter asks for booleans."""
+    """Accept integers as a mask of `tl.load`, as the compiler does; the n-gram kernel needs it."""
     mask.data = mask.data.astype(bool)
     return _load(self, pointers, mask, *rest)
 
 
 def _store_with_boolean_mask(self, pointers, value, mask, *rest):
-    """The same for the kernel of grammars."""
+    """Accept integers as a mask of `tl.store`, as the compiler does; the kernel of grammars needs it."""
     mask.data = mask.data.astype(bool)
     return _store(self, pointers, value, mask, *rest)
 

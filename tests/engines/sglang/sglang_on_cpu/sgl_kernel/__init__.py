@@ -1,4 +1,4 @@
-"""Stands in for SGLang's GPU kernels, which the engine imports everywhere and the CPU path of the tests never calls."""
+"""A replacement for SGLang's GPU kernels, which the engine imports and the CPU path of the tests never calls."""
 
 from typing import Any
 
