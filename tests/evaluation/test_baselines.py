@@ -239,8 +239,8 @@ def test_every_name_works_and_is_a_function_of_the_input(name):
     found = baseline(name, prompt_length=2, pad_token_id=PAD)(ids, scores)
     assert found[0, 3] < -1
     assert torch.equal(scores, before)
-    neutral = BASELINES[name].neutral
-    if neutral is not None:
+    if name != "no-repeat-ngram":
+        neutral = 1.0 if name == "repetition" else 0.0
         assert torch.equal(baseline(name, neutral)(ids, scores), scores)
 
 
@@ -250,7 +250,8 @@ def test_values_and_settings_arrive():
     assert baseline("no-repeat-ngram", 4.0).ngram_size == 4
     assert baseline("frequency", -0.5, prompt_length=7).prompt_length == 7
     assert baseline("presence", prompt_length=None, pad_token_id=3).pad_token_id == 3
-    dry = baseline("dry", 0.5, base=2, allowed_length=3, last_n=64, breakers=(1, (2, 3)), pad_token_id=0)
+    assert (baseline("dry", 0.5, pad_token_id=4).multiplier, baseline("dry", pad_token_id=4).pad_token_id) == (0.5, 4)
+    dry = DRYLogitsProcessor(0.5, base=2, allowed_length=3, last_n=64, breakers=(1, (2, 3)), pad_token_id=0)
     assert (dry.multiplier, dry.base, dry.allowed_length, dry.last_n) == (0.5, 2.0, 3, 64)
     assert (dry.breakers, dry.pad_token_id) == (((1,), (2, 3)), 0)
 
@@ -270,22 +271,30 @@ def test_values_and_settings_arrive():
         ("presence", 1, {"prompt_length": -1}, "prompt_length = -1"),
         ("presence", 1, {"pad_token_id": 1.5}, "pad_token_id = 1.5"),
         ("dry", -1, {}, "dry = -1: must be a finite number from 0 to 100"),
-        ("dry", 1, {"base": 0.5}, "base = 0.5: must be a finite number from 1 to 100"),
-        ("dry", 1, {"allowed_length": -1}, "allowed_length = -1"),
-        ("dry", 1, {"last_n": -2}, "last_n = -2"),
-        ("dry", 1, {"breakers": "\n"}, "breakers = .*tokenizer"),
-        ("dry", 1, {"breakers": ["\n"]}, "breakers = .*tokenizer"),
-        ("dry", 1, {"breakers": [[]]}, r"breakers = \[\]"),
-        ("dry", 1, {"breakers": [[1] * 22]}, "1 to 21"),
-        ("dry", 1, {"breakers": [-1]}, "breakers = -1"),
-        ("dry", 1, {"breakers": 5}, "breakers = 5"),
-        ("dry", 1, {"alowed_length": 5}, "alowed_length = 5: not a setting of 'dry'; it takes base, allowed_length"),
-        ("frequency", 1, {"base": 2}, "base = 2: not a setting of 'frequency'"),
     ],
 )
 def test_bad_values_are_named(name, value, options, message):
     with pytest.raises(LZPenaltyError, match=message):
         baseline(name, value, **options)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"base": 0.5}, "base = 0.5: must be a finite number from 1 to 100"),
+        ({"allowed_length": -1}, "allowed_length = -1"),
+        ({"last_n": -2}, "last_n = -2"),
+        ({"breakers": "\n"}, "breakers = .*tokenizer"),
+        ({"breakers": ["\n"]}, "breakers = .*tokenizer"),
+        ({"breakers": [[]]}, r"breakers = \[\]"),
+        ({"breakers": [[1] * 22]}, "1 to 21"),
+        ({"breakers": [-1]}, "breakers = -1"),
+        ({"breakers": 5}, "breakers = 5"),
+    ],
+)
+def test_bad_settings_of_dry_are_named(settings, message):
+    with pytest.raises(LZPenaltyError, match=message):
+        DRYLogitsProcessor(1, **settings)
 
 
 def test_a_prompt_longer_than_the_input_is_refused():

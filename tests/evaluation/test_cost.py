@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from lz_penalty import LZPenaltyError, bundled_model
-from lz_penalty.evaluation.bits import estimate, human_text_cost, teacher_forced
-from lz_penalty.evaluation.copy_cost import copy_cost
+from lz_penalty.evaluation.bits import copy_cost, estimate, human_text_cost, teacher_forced
 from lz_penalty.evaluation.copying import CopyTask, copy_tasks
 from lz_penalty.evaluation.generation import Loaded
 from lz_penalty.evaluation.penalties import penalty

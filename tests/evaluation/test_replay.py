@@ -14,7 +14,7 @@ from lz_penalty import LZPenaltyConfig, LZPenaltyError, bundled_model
 from lz_penalty.bundled_model import problems
 from lz_penalty.cli import app
 from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor
-from lz_penalty.evaluation.replay.answers import Checker
+from lz_penalty.evaluation.measures import Checker
 from lz_penalty.evaluation.replay.pairs import Summary
 from lz_penalty.evaluation.replay.running import MOST_UNREACHABLE
 from tests.support.greedy import generate
@@ -496,7 +496,7 @@ def test_files_that_are_no_results(tmp_path):
         replay(log, url, "--out", str(log))
     with pytest.raises(LZPenaltyError, match="cannot be written"):
         replay(log, url, "--out", str(tmp_path / "no" / "folder"))
-    with pytest.raises(LZPenaltyError, match="no such file"):
+    with pytest.raises(LZPenaltyError, match="file not found"):
         replay(tmp_path / "missing.jsonl", url)
 
 

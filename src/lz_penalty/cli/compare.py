@@ -1,4 +1,4 @@
-"""`lz-penalty compare`: penalties side by side, measured."""
+"""`lz-penalty compare`: measure penalties side by side."""
 
 from __future__ import annotations
 
@@ -22,24 +22,27 @@ def compare(
     model: str = MODEL,
     prompts: int = typer.Option(128, min=1, max=256, help="How many open-ended prompts."),
     tokens: int = typer.Option(
-        1024, min=1, max=100_000, help="How many tokens to continue each; the model may not end."
+        1024, min=1, max=100_000, help="How many tokens to write after each; the model may not end earlier."
     ),
     passages: int = typer.Option(16, min=1, max=64, help="How many passages of human text to measure the cost on."),
     problems: int = typer.Option(200, min=0, max=10_000, help="How many reasoning problems; 0 leaves them out."),
-    out: Path = typer.Option(None, help="Write results here as JSON after each penalty; go on from it if it exists."),
+    out: Path = typer.Option(
+        None, help="Write results to this file as JSON after each penalty; continue from it if it exists."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
     device: str = DEVICE,
     dtype: str = DTYPE,
 ) -> None:
-    """Greedy text under many penalties: how often it loops, what human text costs, and whether reasoning survives.
+    """Compare penalties on greedy text: how often it loops, what human text costs, and how many problems are solved.
 
-    degenerate: some unit 20 times or more in a row (the paper's threshold). loops: 5 times and 60 tokens. cost: how many
-    bits per token worse the penalised model predicts human text. Reasoning problems are for the bundled model.
+    degenerate: a unit occurs 20 times or more in a row (the paper's threshold). loops: 5 times or more, in 60 tokens or more.
+    cost: how many bits per token worse the penalised model predicts human text. The reasoning problems are for the bundled
+    model.
     """
     if out is not None:
         check_output(out)
     from lz_penalty.evaluation import compare as comparison
-    from lz_penalty.evaluation.generation import load
+    from lz_penalty.evaluation.loading import load
     from lz_penalty.evaluation.penalties import penalty
 
     chosen = [penalty(name) for name in penalties or DEFAULT.split()]
@@ -47,7 +50,7 @@ def compare(
     loaded = load(model, device, dtype)
     error = Console(stderr=True)
     with Progress(*Progress.get_default_columns()[:-1], TimeRemainingColumn(), console=error) as progress:
-        task = progress.add_task("", total=comparison.steps(plan) * len(chosen))
+        task = progress.add_task("", total=plan.steps * len(chosen))
 
         def tick(name: str, count: int) -> None:
             progress.update(task, advance=count, description=name)

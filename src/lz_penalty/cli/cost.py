@@ -1,4 +1,4 @@
-"""`lz-penalty cost`: what penalties do to text that is as it should be."""
+"""`lz-penalty cost`: measure what penalties cost in text that is as it should be."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lz_penalty._files import check_output
 from lz_penalty.cli.options import DEVICE, DTYPE, MODEL
 
 if TYPE_CHECKING:
-    from lz_penalty.evaluation.harm import Harm
+    from lz_penalty.evaluation.compare import Harm
 
 DEFAULT = "none repetition:1.2 frequency:0.3 dry:0.8 sglang paper guarded guarded,include_prompt=0 failsafe"
 
@@ -26,34 +26,34 @@ def cost(
     model: str = MODEL,
     passages: int = typer.Option(64, min=1, max=64, help="How many passages of human text."),
     tasks: int = typer.Option(4, min=1, max=1_000, help="How many copying tasks of each kind."),
-    out: Path = typer.Option(None, help="Write the results here, as JSON."),
+    out: Path = typer.Option(None, help="Write the results to this file, as JSON."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
     device: str = DEVICE,
     dtype: str = DTYPE,
 ) -> None:
-    """What penalties cost on human text and on copies, in bits; nothing is generated, so it takes seconds.
+    """Measure what penalties cost on human text and on copies, in bits. Nothing is generated.
 
     human text: how many bits per token worse the penalised model predicts it, with a 95 % interval over passages.
     copies: the right answers of copying tasks (a quotation, edited code, a table, ...) after their prompts. stays: share
-    of tokens at which greedy decoding without the penalty writes the copy; leaves: at which it would, and does not
-    because of the penalty; spoilt: tasks in which that happens.
+    of tokens at which greedy decoding without the penalty writes the copy. leaves: share of tokens at which it would, and
+    does not because of the penalty. spoilt: share of tasks in which that happens.
     """
     if out is not None:
         check_output(out)
-    from lz_penalty.evaluation.generation import load
-    from lz_penalty.evaluation.harm import Plan, measure, steps
+    from lz_penalty.evaluation.compare import Plan, measure_harm
+    from lz_penalty.evaluation.loading import load
     from lz_penalty.evaluation.penalties import penalty
     from lz_penalty.evaluation.results_file import write_results
 
     chosen = [penalty(name) for name in penalties or DEFAULT.split()]
-    plan = Plan(model, passages, tasks, dtype=dtype)
+    plan = Plan(model, passages=passages, tasks=tasks, dtype=dtype)
     loaded = load(model, device, dtype)
     harms = []
     with Progress(console=Console(stderr=True)) as progress:
-        task = progress.add_task("", total=steps(plan) * len(chosen))
+        task = progress.add_task("", total=plan.steps * len(chosen))
         for one in chosen:
             progress.update(task, description=one.name)
-            harms.append(measure(loaded, one, plan, tick=lambda count: progress.advance(task, count)))
+            harms.append(measure_harm(loaded, one, plan, lambda count: progress.advance(task, count)))
     results = [harm.to_dict() for harm in harms]
     if out:
         write_results(out, asdict(plan), results)

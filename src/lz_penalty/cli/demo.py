@@ -1,4 +1,4 @@
-"""`lz-penalty demo`: the problem and the cure, on the bundled model."""
+"""`lz-penalty demo`: show a loop and how penalties end it, on the bundled model."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def demo(
     prompt: int = typer.Option(0, min=0, max=255, help="Which of the bundled prompts to continue."),
     tokens: int = typer.Option(160, min=1, max=1024, help="How many tokens to write."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
-    svg: Path = typer.Option(None, help="Also save what is shown as a picture."),
+    svg: Path = typer.Option(None, help="Also save the output as a picture."),
 ) -> None:
-    """A greedy language model without a penalty, with the usual ones, and with the LZ penalty, side by side.
+    """Show a greedy language model without a penalty, with the usual ones, and with the LZ penalty, side by side.
 
-    Loops are shown in red. The model is small (7 million parameters) and travels with the package; large ones loop too.
+    Loops are red. The model is small (7 million parameters) and comes with the package; large ones loop too.
     """
     if svg is not None:
         check_output(svg, "--svg")
@@ -60,7 +60,7 @@ def demo(
         print(json.dumps({"prompt": text, "continuations": out}, indent=2))
         return
     console.print(Text("Prompt: ", style="bold").append(text, style="italic"))
-    texts = Table("penalty", "what the model writes, always taking the likeliest token", show_lines=True, expand=True)
+    texts = Table("penalty", "what the model writes, always with the most probable token", show_lines=True, expand=True)
     table = Table("penalty", "loop", "different 4-grams", "tokens/s", box=None)
     for name, written, loop, share, speed in rows:
         texts.add_row(name, _coloured(loaded.tokenizer, written, loop))
@@ -74,7 +74,7 @@ def demo(
 
 
 def _coloured(tokenizer, tokens, loop) -> Text:
-    """The text with its loop in red."""
+    """Return the text with its loop in red."""
     if loop is None:
         return Text(tokenizer.decode(tokens).strip())
     end = loop.start + loop.length

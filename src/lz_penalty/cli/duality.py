@@ -1,4 +1,4 @@
-"""`lz-penalty duality`: a language model as a compressor, and LZSS as a language model."""
+"""`lz-penalty duality`: compress text with a language model, and with LZSS as a language model."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ from lz_penalty.cli.options import MODEL
 def duality(
     model: str = MODEL,
     passages: int = typer.Option(4, min=1, max=64, help="How many passages of human text to compress."),
-    characters: int = typer.Option(100_000, min=1, max=100_000, help="Of each passage, at most this many."),
-    penalty: list[str] = typer.Option(["paper", "guarded"], "--penalty", "-p", help="The model with these, too."),
-    out: Path = typer.Option(None, help="Write the results here, as JSON."),
+    characters: int = typer.Option(100_000, min=1, max=100_000, help="At most this many characters of each passage."),
+    penalty: list[str] = typer.Option(
+        ["paper", "guarded"], "--penalty", "-p", help="Also compress with the model and this penalty. May recur."
+    ),
+    out: Path = typer.Option(None, help="Write the results to this file, as JSON."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
 ) -> None:
     """Compress human text with a language model, losslessly, and with LZSS as a language model.
 
-    Each text is coded by itself, token by token in float32 on the CPU, decoded again and compared. Needs
+    Each text is coded separately, token by token in float32 on the CPU, then decoded and compared. Needs
     `pip install 'lz-penalty[duality]'`.
     """
     if out is not None:
         check_output(out)
     from lz_penalty import bundled_model
     from lz_penalty.evaluation import duality as pages
-    from lz_penalty.evaluation.generation import load
+    from lz_penalty.evaluation.loading import load
     from lz_penalty.evaluation.results_file import write_results
 
     loaded = load(model, "cpu", "float32")

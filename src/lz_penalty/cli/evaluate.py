@@ -18,7 +18,7 @@ from rich.table import Table
 from lz_penalty.errors import LZPenaltyError
 
 SECONDS_BETWEEN_LINES = 60
-SECONDS_OF_SPEED = 600  # outputs come in batches: the speed of the last few says little
+SECONDS_OF_SPEED = 600  # outputs come in batches, so that the speed of the last few is no good estimate
 
 
 def evaluate(
@@ -28,19 +28,22 @@ def evaluate(
     out: Path = typer.Option(
         None, help="The study's folder; runs/NAME by default. With several sweeps, each gets a folder in it."
     ),
-    resume: bool = typer.Option(False, help="Go on with what is recorded in the folder; nothing is computed twice."),
-    dry_run: bool = typer.Option(False, help="Only say what would run, how long it would take and what it would cost."),
-    device: str = typer.Option(None, help="For transformers models: cpu, cuda, mps, instead of the sweep's."),
+    resume: bool = typer.Option(False, help="Continue from the results in the folder; nothing is computed twice."),
+    dry_run: bool = typer.Option(
+        False, help="Only show what would run, how long it would take and what it would cost."
+    ),
+    device: str = typer.Option(None, help="For transformers models: cpu, cuda or mps instead of the sweep's device."),
     workers: int = typer.Option(
-        None, min=1, max=256, help="For transformers models: batches at a time, one core each."
+        None, min=1, max=256, help="For transformers models: how many batches at a time, one core each."
     ),
 ) -> None:
     """Run models x tasks x penalties x temperatures x runs, recorded by inspect-ai; `lz-penalty report` shows the results.
 
-    What cannot run is named and left out, and the rest goes on; the exit code is then 1. docs/study.md has the file's form.
+    Cells that cannot run are named and left out, and the others run; the exit code is then 1. docs/study.md describes the
+    file.
     """
     from lz_penalty._files import check_output_folder
-    from lz_penalty.evaluation.devices import usable_device
+    from lz_penalty.evaluation.loading import usable_device
     from lz_penalty.evaluation.study.sweep import read_sweep
 
     _settle_data_folder()
@@ -65,7 +68,7 @@ def evaluate(
 
 
 def _settle_data_folder() -> None:
-    """inspect-ai keeps files of a run under way in the user's data folder; without a home they go to a temporary one."""
+    """Give inspect-ai a temporary data folder if the user's cannot be written; it stores files of running sweeps there."""
     usual = os.path.expanduser("~/.local/share")
     while os.path.dirname(usual) != usual and not os.path.exists(usual):
         usual = os.path.dirname(usual)
@@ -84,9 +87,8 @@ def _settle_data_folder() -> None:
 def _evaluate(name: str, sweep, out: Path, resume: bool, dry_run: bool, changes: dict) -> bool:
     from dataclasses import replace
 
-    from lz_penalty.evaluation.study.costs import measure_costs
     from lz_penalty.evaluation.study.estimate import estimate
-    from lz_penalty.evaluation.study.running import prepare, run_sweep
+    from lz_penalty.evaluation.study.running import measure_costs, prepare, run_sweep
 
     changes = {key: value for key, value in changes.items() if value is not None}
     sweep = replace(sweep, models=tuple(replace(model, **changes) for model in sweep.models))
@@ -110,7 +112,7 @@ def _evaluate(name: str, sweep, out: Path, resume: bool, dry_run: bool, changes:
 
 
 class _Bar(Progress):
-    """Progress in outputs, with tokens per second; where there is no terminal, a line now and then."""
+    """A progress bar in outputs, with tokens per second; without a terminal, a line every minute."""
 
     def __init__(self, console: Console, name: str, total: int) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

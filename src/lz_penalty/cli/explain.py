@@ -77,7 +77,7 @@ def explain(
             "the text without its prompt."
         )
     if run:
-        from lz_penalty.evaluation.devices import check_dtype, usable_device
+        from lz_penalty.evaluation.loading import check_dtype, usable_device
 
         usable_device(device)
         check_dtype("--dtype", dtype)

@@ -1,8 +1,9 @@
-"""`lz-penalty generate`: text from any Hugging Face model with any penalty."""
+"""`lz-penalty generate`: write text with any Hugging Face model and any penalty."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -16,25 +17,26 @@ def generate(
     penalty: str = typer.Option("guarded", "--penalty", "-p", help="NAME[:VALUE][,FIELD=VALUE ...], or `none`."),
     file: Path = FILE,
     tokens: int = typer.Option(256, "--tokens", "-n", min=1, max=1_000_000, help="Write at most this many tokens."),
-    temperature: float = typer.Option(0.0, min=0.0, max=100.0, help="0 takes the likeliest token each time."),
+    temperature: float = typer.Option(0.0, min=0.0, max=100.0, help="0 chooses the most probable token in every step."),
     seed: int = typer.Option(0, min=0, max=2**63 - 1, help="For temperatures above 0."),
     device: str = DEVICE,
     chat: bool = typer.Option(False, help="Put the prompt into the model's chat template."),
 ) -> None:
-    """Write text with a penalty, streamed as it comes.
+    """Write text with a penalty, and stream it.
 
-    Penalties: `none`; the LZ presets `paper`, `sglang`, `guarded`, `failsafe`, as in `guarded:0.3,window_size=2048`; and
-    `repetition`, `no-repeat-ngram`, `frequency`, `presence`, `dry`, as in `dry:0.8`.
+    Penalties: `none`; the LZ presets `paper`, `sglang`, `guarded`, `failsafe`, for example `guarded:0.3,window_size=2048`;
+    and `repetition`, `no-repeat-ngram`, `frequency`, `presence`, `dry`, for example `dry:0.8`.
     """
     real(0, 100)("--temperature", temperature)
     import torch
 
-    from lz_penalty.evaluation.devices import usable_device
-    from lz_penalty.evaluation.generation import UNCHANGED, load
+    from lz_penalty.evaluation.loading import load, usable_device
     from lz_penalty.evaluation.penalties import penalty as named
 
     usable_device(device)
     from transformers import TextStreamer
+
+    from lz_penalty.evaluation.generation import decode
 
     chosen = named(penalty)
     prompt = text_of("prompt", prompt, file)
@@ -43,15 +45,7 @@ def generate(
         prompt = loaded.tokenizer.apply_chat_template(
             [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
         )
-    ids = loaded.tokenizer(prompt, return_tensors="pt").to(loaded.model.device)
     torch.manual_seed(seed)
-    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
-    loaded.model.generate(
-        **{name: ids[name] for name in ("input_ids", "attention_mask")},
-        **sampling,
-        **UNCHANGED,
-        max_new_tokens=tokens,
-        logits_processor=chosen.make(loaded.tokenizer, ids.input_ids.shape[1]),
-        pad_token_id=loaded.tokenizer.pad_token_id,
-        streamer=TextStreamer(loaded.tokenizer, skip_prompt=True, skip_special_tokens=True),
-    )
+    sampling: dict[str, Any] = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {}
+    streamer = TextStreamer(loaded.tokenizer, skip_prompt=True, skip_special_tokens=True)
+    decode(loaded, [loaded.tokenizer(prompt).input_ids], chosen, tokens, streamer=streamer, **sampling)

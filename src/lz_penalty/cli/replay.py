@@ -31,39 +31,43 @@ def replay(
         ..., metavar="LOG.jsonl", help="Stored requests, one JSON object per line; also .gz, .xz."
     ),
     endpoint: str = typer.Option(
-        ..., "--endpoint", "-e", help="OpenAI-compatible server, as http://localhost:8000/v1."
+        ..., "--endpoint", "-e", help="OpenAI-compatible server, such as http://localhost:8000/v1."
     ),
     penalty: str = typer.Option("guarded", "--penalty", "-p", help="As in `generate`: guarded, paper:0.3, ..."),
-    style: str = typer.Option("flat", help="Where the server takes lz_* fields: flat (our own servers), vllm, sglang."),
-    model: str = typer.Option(None, "--model", "-m", help="Ask this model, whatever the requests say."),
+    style: str = typer.Option("flat", help="Where the server reads lz_* fields: flat (our own servers), vllm, sglang."),
+    model: str = typer.Option(None, "--model", "-m", help="Ask this model instead of the requests' own."),
     change: list[str] = typer.Option(
         [], "--set", metavar="NAME=VALUE", help="Replace a field: temperature=0. May recur."
     ),
     request: str = typer.Option(
-        None, help="Where the request is in a line, as data.request; found by itself as a rule."
+        None, help="Where a line contains the request, such as data.request; usually found automatically."
     ),
-    expected: str = typer.Option(None, help="Where the expected answer is in a line, as answer."),
-    compare: str = typer.Option("exact", help="How answers are compared with it: exact, contains, number (the last)."),
+    expected: str = typer.Option(None, help="Where a line contains the expected answer, such as answer."),
+    compare: str = typer.Option(
+        "exact", help="How answers are compared with the expected one: exact, contains, number (the last number)."
+    ),
     pattern: str = typer.Option(None, help="A regular expression whose last match is the answer: 'Answer: (.*)'."),
-    criterion: list[str] = typer.Option(["tandem"], "--criterion", "-c", help="What a loop is, as in `detect`."),
-    concurrency: int = typer.Option(8, help="Requests under way at once."),
+    criterion: list[str] = typer.Option(
+        ["tandem"], "--criterion", "-c", help="The criterion for a loop, as in `detect`. May recur."
+    ),
+    concurrency: int = typer.Option(8, help="How many requests to send at once."),
     retries: int = typer.Option(4, help="How often a request is sent again after 429, 5xx or a lost connection."),
     timeout: float = typer.Option(600.0, help="Seconds that one answer may take."),
-    key_variable: str = typer.Option("OPENAI_API_KEY", help="Environment variable that holds the key."),
-    probe: bool = typer.Option(True, "--probe/--no-probe", help="Make sure first that the server has the penalty."),
+    key_variable: str = typer.Option("OPENAI_API_KEY", help="Environment variable that contains the key."),
+    probe: bool = typer.Option(True, "--probe/--no-probe", help="Check first that the server has the penalty."),
     out: Path = typer.Option(
-        None, "--out", "-o", help="Keep all answers here, as JSON lines; go on from it if it exists."
+        None, "--out", "-o", help="Store all answers in this file, as JSON lines; continue from it if it exists."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
 ) -> None:
     """Send your own stored requests again, without and with the penalty, and count what it changes.
 
-    Loops broken, tokens saved, answers changed and, with --expected or --pattern, answers lost and won. Use --set
-    temperature=0 to leave chance out. Exit code 0; 2 for wrong arguments; 3 if something could not be replayed: it is
-    named, and the rest goes on.
+    It counts loops broken, tokens saved, answers changed and, with --expected or --pattern, answers lost and won. Use --set
+    temperature=0 to exclude chance. Exit code 0; 2 for wrong arguments; 3 if some requests could not be replayed: they are
+    named, and the others continue.
     """
+    from lz_penalty.evaluation.measures import Checker
     from lz_penalty.evaluation.penalties import penalty as named
-    from lz_penalty.evaluation.replay.answers import Checker
     from lz_penalty.evaluation.replay.log import Log, requests
     from lz_penalty.evaluation.replay.results import Results
     from lz_penalty.evaluation.replay.running import Replay
@@ -80,7 +84,7 @@ def replay(
         Log(request, expected, model, _changes(change)), config, style, concurrency, tuple(criterion), checker, probe
     )
     if not os.path.isfile(log):
-        raise LZPenaltyError(f"{log}: there is no such file; it is read more than once.")
+        raise LZPenaltyError(f"{log}: file not found.")
     server = Endpoint(endpoint, key_variable=key_variable, timeout=timeout, retries=retries)
     screen = Console(stderr=True)
     with _kept(out, log) as path, Progress(console=screen, disable=not screen.is_terminal, transient=True) as progress:
@@ -124,7 +128,7 @@ def _changes(given: list[str]) -> dict[str, Any]:
 
 @contextmanager
 def _kept(out: Path | None, log: str) -> Iterator[Path]:
-    """Where answers are kept: the file given, else one that is gone afterwards."""
+    """Yield the file for the answers: the given one, else a temporary one."""
     if out is not None:
         check_output(out)
         if out.exists() and os.path.samefile(out, log):
@@ -163,7 +167,7 @@ def _show(summary: Summary) -> None:
         console.print(f"{summary.checked:,} answers could be checked: the others have nothing to compare with.")
     if summary.sampled:
         console.print(
-            f"{summary.sampled:,} requests sample: their answers may differ by chance alone. --set temperature=0 rules it out."
+            f"{summary.sampled:,} requests sample: their answers may differ by chance alone. --set temperature=0 excludes that."
         )
 
 

@@ -1,4 +1,4 @@
-"""`lz-penalty report`: a study's figures, tables and pages."""
+"""`lz-penalty report`: write a study's figures, tables and pages."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ def report(
     study: Path = typer.Argument(
         help="A study's folder: logs of `lz-penalty eval`, or the tables that a report wrote."
     ),
-    out: Path = typer.Option(None, help="Where the report goes; the study's folder by default."),
-    from_tables: bool = typer.Option(
-        False, help="Read results.csv and costs.csv and no logs, even where there are some."
-    ),
+    out: Path = typer.Option(None, help="The report's folder; the study's by default."),
+    from_tables: bool = typer.Option(False, help="Read results.csv and costs.csv instead of logs."),
 ) -> None:
     """Turn logs into the paper's figures, a Pareto plot, tables with intervals and significance, Markdown and HTML.
 
-    results.csv and costs.csv hold all that the rest is made from; the same ones give the same bytes.
+    Everything else is made from results.csv and costs.csv; equal tables give equal bytes.
     """
     check_output_folder(out or study, "--out" if out else "the study")
     from lz_penalty.evaluation.study.report import write_report

@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from lz_penalty._checks import integer
-from lz_penalty.detection._tandem import MAX_ITEMS, Items, as_array
+from lz_penalty.detection._tandem import DEGENERATE_COPIES, MAX_ITEMS, Items, as_array
 from lz_penalty.errors import BackendUnavailableError
 
 __all__ = ["RepeatedSubstring", "paper20", "repeated_substrings"]
 
 MIN_LENGTH = 3
-MIN_COUNT = 20
+MIN_COUNT = DEGENERATE_COPIES
 FIRST_LOOK = 4096  # items that are counted first; each further attempt counts twice as many
 
 

@@ -1,15 +1,13 @@
-"""The penalties people compare with, as transformers `LogitsProcessor`s: frequency, presence and DRY.
+"""The penalties that the LZ penalty is compared with, as transformers `LogitsProcessor`s: frequency, presence and DRY.
 
-Repetition penalty and n-gram ban are transformers' own; `baseline` makes any of the five by name. Each is a pure
-function of `input_ids` and returns new scores. Nothing here belongs to the LZ penalty.
+The repetition penalty and the n-gram ban are transformers' own; `baseline` makes any of the five by name. Each is a pure
+function of `input_ids` and returns new scores.
 """
 
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -22,7 +20,6 @@ from lz_penalty.loops import trailing_runs
 
 __all__ = [
     "BASELINES",
-    "Baseline",
     "DRYLogitsProcessor",
     "FrequencyPenaltyLogitsProcessor",
     "PresencePenaltyLogitsProcessor",
@@ -30,7 +27,7 @@ __all__ = [
 ]
 
 MAX_LENGTH = 2**31 - 1
-MAX_BREAKER = 21  # llama.cpp: a head and at most 20 tokens after it; bounds the work per context token
+MAX_BREAKER = 21  # as in llama.cpp, a first token and at most 20 after it; bounds the work per context token
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _FLOAT32_MAX_LOG = np.float32(88.7228391)  # llama.cpp's constant
 
@@ -39,7 +36,7 @@ _FLOAT32_MAX_LOG = np.float32(88.7228391)  # llama.cpp's constant
 
 
 class _CountPenalty(LogitsProcessor):
-    """What frequency and presence penalty share: which tokens count, and how often they stand there."""
+    """The common part of frequency and presence penalty: which tokens count, and how often they occur."""
 
     def __init__(self, penalty: float, prompt_length: int | None = 0, *, pad_token_id: int | None = None) -> None:
         self.penalty = real(-MAX_WEIGHT, MAX_WEIGHT)("penalty", penalty)
@@ -47,11 +44,11 @@ class _CountPenalty(LogitsProcessor):
         self.pad_token_id = integer(0, MAX_TOKEN_ID, optional=True)("pad_token_id", pad_token_id)
 
     def _amount(self, counts: torch.Tensor) -> torch.Tensor:
-        """What a token that was counted `counts` times loses."""
+        """Return what a token that was counted `counts` times loses."""
         raise NotImplementedError
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Penalised copy of `scores [rows, vocab]` for the histories `input_ids [rows, length]`."""
+        """Return a penalised copy of `scores [rows, vocab]` for the histories `input_ids [rows, length]`."""
         rows, length = input_ids.shape
         if length < self.prompt_length:
             raise LZPenaltyError(
@@ -62,7 +59,7 @@ class _CountPenalty(LogitsProcessor):
         if self.pad_token_id is not None:
             counted &= (input_ids != self.pad_token_id).cumsum(1) > 0
         counted = counted[:, self.prompt_length :]
-        # What is not counted stands in for token 0 with weight 0: no index out of range and no host sync.
+        # A token that is not counted becomes token 0 with weight 0: no index is out of range, and the host does not wait.
         tokens = torch.where(counted, input_ids[:, self.prompt_length :].long(), 0)
         counts = torch.zeros(scores.shape, dtype=_wide(scores), device=scores.device)
         counts = counts.scatter_add_(1, tokens, counted.to(counts.dtype)).gather(1, tokens)
@@ -112,10 +109,10 @@ class PresencePenaltyLogitsProcessor(_CountPenalty):
 
 
 class DRYLogitsProcessor(LogitsProcessor):
-    """DRY ("don't repeat yourself") with llama.cpp's semantics: who extends a long repeat pays exponentially.
+    """DRY ("don't repeat yourself") with llama.cpp's semantics: a token that extends a long repeat loses exponentially more.
 
         tokens = input_ids without its leading pads, the last last_n of them
-        limit = tokens after the newest breaker                 # all of them where there is none
+        limit = tokens after the newest breaker                 # all of them if there is none
         for distance in 1 .. len(tokens) - 1:
             repeat = trailing items that equal the item `distance` before them, at most limit
             if repeat >= allowed_length:
@@ -123,10 +120,10 @@ class DRYLogitsProcessor(LogitsProcessor):
         for token, repeat in length.items():                    # tokens that are breakers themselves are spared
             scores[token] -= multiplier * base ** min(repeat - allowed_length, max_exponent)
 
-    `max_exponent = log(float32 max) / log(base)` keeps the power finite. One departure: where llama.cpp's product
-    with a multiplier above 1 still becomes infinite, the largest finite penalty is taken, so that a finite score
-    stays finite. llama.cpp derives its breakers from text and finds every token that overlaps it; here they are
-    token ids, so name every token that contains the newline, say. Reads `input_ids` on the host: one sync per call.
+    `max_exponent = log(float32 max) / log(base)` keeps the power finite. There is one difference from llama.cpp: if its
+    product with a multiplier above 1 becomes infinite, the largest finite penalty is used here, so that a finite score
+    stays finite. llama.cpp derives its breakers from text and finds every token that overlaps it. Here breakers are token
+    ids, so name, for example, every token that contains a newline. `input_ids` are read on the host: one sync per call.
 
     Args:
         multiplier: 0 to 100; 0 is off.
@@ -158,13 +155,13 @@ class DRYLogitsProcessor(LogitsProcessor):
         self.breakers = _breakers(breakers)
         self.pad_token_id = integer(0, MAX_TOKEN_ID, optional=True)("pad_token_id", pad_token_id)
         self._max_exponent = _max_exponent(self.base)
-        self._tails: dict[int, list[tuple[int, ...]]] = {}  # a breaker's first token -> what follows it, longest first
+        self._tails: dict[int, list[tuple[int, ...]]] = {}  # a breaker's first token -> its other tokens, longest first
         for head, *tail in sorted(self.breakers, key=len, reverse=True):
             self._tails.setdefault(head, []).append(tuple(tail))
         self._spared = {breaker[0] for breaker in self.breakers if len(breaker) == 1}
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Penalised copy of `scores [rows, vocab]` for the histories `input_ids [rows, length]`."""
+        """Return a penalised copy of `scores [rows, vocab]` for the histories `input_ids [rows, length]`."""
         vocab = scores.shape[1]
         where: list[tuple[int, int]] = []
         amounts: list[float] = []
@@ -179,7 +176,7 @@ class DRYLogitsProcessor(LogitsProcessor):
         return _lowered(scores, rows, columns, torch.tensor(amounts, dtype=_wide(scores), device=scores.device))
 
     def penalties(self, tokens: Sequence[int]) -> dict[int, float]:
-        """What each token loses after this history; tokens that lose nothing are not listed.
+        """Return what each token loses after this history; tokens that lose nothing are not listed.
 
         >>> DRYLogitsProcessor().penalties([5, 6, 7, 8, 5, 6])
         {7: 0.8}
@@ -199,7 +196,7 @@ class DRYLogitsProcessor(LogitsProcessor):
         return {token: self._penalty(repeat) for token, repeat in longest.items() if token not in self._spared}
 
     def _searched(self, tokens: Sequence[int]) -> Sequence[int]:
-        """The history without its leading pads, cut to the last `last_n`."""
+        """Return the history without its leading pads, cut to the last `last_n`."""
         begin = 0
         if self.pad_token_id is not None:
             while begin < len(tokens) and tokens[begin] == self.pad_token_id:
@@ -209,7 +206,7 @@ class DRYLogitsProcessor(LogitsProcessor):
         return tokens[begin:] if begin else tokens
 
     def _since_breaker(self, tokens: Sequence[int]) -> int:
-        """How many tokens stand after the newest breaker (by its first token; the longest of those that match)."""
+        """Return how many tokens follow the newest breaker (by its first token; the longest of those that match)."""
         n = len(tokens)
         for begin in range(n - 1, -1, -1) if self._tails else ():
             for tail in self._tails.get(tokens[begin], ()):
@@ -226,7 +223,10 @@ class DRYLogitsProcessor(LogitsProcessor):
 
 
 def _max_exponent(base: float) -> int | None:
-    """The largest whole exponent whose power of `base` a float32 holds, in float32 as llama.cpp; `None`: no cap."""
+    """Return the largest whole exponent whose power of `base` is a finite float32, computed in float32 like llama.cpp.
+
+    `None` means that there is no limit.
+    """
     if np.float32(base) <= np.float32(1.000001):
         return None
     return int(_FLOAT32_MAX_LOG / np.log(np.float32(base)))
@@ -252,86 +252,28 @@ def _breakers(given: Iterable[int | Sequence[int]]) -> tuple[tuple[int, ...], ..
 # ---------------------------------------------------------------- by name
 
 
-@dataclass(frozen=True)
-class Baseline:
-    """One named penalty: its usual value, the values it takes, and how to make it.
-
-    Args:
-        default: the value that is usual for it.
-        neutral: the value that changes nothing; `None` where there is none.
-        summary: one line for a table or a help text.
-        make: `(value, prompt_length, pad_token_id, **settings)` to a processor; checks the value.
-    """
-
-    default: float
-    neutral: float | None
-    summary: str
-    make: Callable[..., LogitsProcessor]
-
-
-def _repetition(value: float, prompt_length: int | None, pad_token_id: int | None) -> LogitsProcessor:
-    return RepetitionPenaltyLogitsProcessor(real(0.01, MAX_WEIGHT)("repetition", value))
-
-
-def _no_repeat_ngram(value: float, prompt_length: int | None, pad_token_id: int | None) -> LogitsProcessor:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return NoRepeatNGramLogitsProcessor(integer(1, 65_536)("no-repeat-ngram", value))
-
-
-def _frequency(value: float, prompt_length: int | None, pad_token_id: int | None) -> LogitsProcessor:
-    value = real(-MAX_WEIGHT, MAX_WEIGHT)("frequency", value)
-    return FrequencyPenaltyLogitsProcessor(value, prompt_length, pad_token_id=pad_token_id)
-
-
-def _presence(value: float, prompt_length: int | None, pad_token_id: int | None) -> LogitsProcessor:
-    value = real(-MAX_WEIGHT, MAX_WEIGHT)("presence", value)
-    return PresencePenaltyLogitsProcessor(value, prompt_length, pad_token_id=pad_token_id)
-
-
-def _dry(
-    value: float,
-    prompt_length: int | None,
-    pad_token_id: int | None,
-    *,
-    base: float = 1.75,
-    allowed_length: int = 2,
-    last_n: int = -1,
-    breakers: Iterable[int | Sequence[int]] = (),
-) -> LogitsProcessor:
-    value = real(0, MAX_WEIGHT)("dry", value)
-    return DRYLogitsProcessor(value, base, allowed_length, last_n, breakers, pad_token_id=pad_token_id)
-
-
-BASELINES: Mapping[str, Baseline] = {
-    "repetition": Baseline(1.2, 1.0, "scores of all past tokens divided (if negative, multiplied) by it", _repetition),
-    "no-repeat-ngram": Baseline(3, None, "no sequence of so many tokens may occur twice", _no_repeat_ngram),
-    "frequency": Baseline(0.3, 0.0, "subtracted for every time a token was generated", _frequency),
-    "presence": Baseline(0.5, 0.0, "subtracted once from every generated token", _presence),
-    "dry": Baseline(0.8, 0.0, "subtracted from what extends a repeat, x 1.75 for every further token", _dry),
+BASELINES: Mapping[str, float] = {  # with their usual strengths
+    "repetition": 1.2,
+    "no-repeat-ngram": 3,
+    "frequency": 0.3,
+    "presence": 0.5,
+    "dry": 0.8,
 }
-_SETTINGS: Mapping[str, tuple[str, ...]] = {"dry": ("base", "allowed_length", "last_n", "breakers")}
 
 
 def baseline(
-    name: str,
-    value: float | None = None,
-    *,
-    prompt_length: int | None = 0,
-    pad_token_id: int | None = None,
-    **settings: Any,
+    name: str, value: float | None = None, *, prompt_length: int | None = 0, pad_token_id: int | None = None
 ) -> LogitsProcessor:
-    """The penalty with this name; a new one for every prompt length.
+    """Return the penalty with this name. Make a new one for every prompt length.
 
     Args:
         name: a key of `BASELINES`.
-        value: its strength; `None` takes the usual one.
-        prompt_length: columns that are prompt. Frequency and presence do not count them; the others have always
-            looked at the whole input.
+        value: its strength; `None` for the usual one.
+        prompt_length: columns that are prompt. Frequency and presence do not count them; the others always use the whole
+            input.
         pad_token_id: left pads, ignored by frequency, presence and DRY; transformers' own two count them as tokens.
-        settings: "dry" takes base, allowed_length, last_n and breakers; the others nothing.
 
-    >>> baseline("dry", 1.0, allowed_length=3).multiplier
+    >>> baseline("dry", 1.0).multiplier
     1.0
     >>> baseline("repitition")
     Traceback (most recent call last):
@@ -340,25 +282,27 @@ def baseline(
     if not isinstance(name, str) or name not in BASELINES:
         close = closest(name, BASELINES)
         raise LZPenaltyError(f"{show(name)}: unknown penalty. Did you mean {close!r}? Known: {', '.join(BASELINES)}.")
-    for key, given in settings.items():
-        if key not in _SETTINGS.get(name, ()):
-            raise LZPenaltyError(
-                f"{key} = {show(given)}: not a setting of {name!r}; it takes "
-                f"{', '.join(_SETTINGS.get(name, ())) or 'a value only'}."
-            )
-    chosen = BASELINES[name]
-    return chosen.make(chosen.default if value is None else value, prompt_length, pad_token_id, **settings)
+    value = BASELINES[name] if value is None else value
+    if name == "repetition":
+        return RepetitionPenaltyLogitsProcessor(real(0.01, MAX_WEIGHT)(name, value))
+    if name == "no-repeat-ngram":
+        whole = int(value) if isinstance(value, float) and value.is_integer() else value
+        return NoRepeatNGramLogitsProcessor(integer(1, 65_536)(name, whole))
+    if name == "dry":
+        return DRYLogitsProcessor(real(0, MAX_WEIGHT)(name, value), pad_token_id=pad_token_id)
+    kind = FrequencyPenaltyLogitsProcessor if name == "frequency" else PresencePenaltyLogitsProcessor
+    return kind(real(-MAX_WEIGHT, MAX_WEIGHT)(name, value), prompt_length, pad_token_id=pad_token_id)
 
 
 def _wide(scores: torch.Tensor) -> torch.dtype:
-    """The type to compute in: counts beyond 256 are not exact in bfloat16."""
+    """Return the type to compute in; bfloat16 cannot represent all counts above 256."""
     return torch.promote_types(scores.dtype, torch.float32)
 
 
 def _lowered(scores: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, amount: torch.Tensor) -> torch.Tensor:
-    """A copy of `scores` with `amount` subtracted at (rows, columns); equal places must have equal amounts.
+    """Return a copy of `scores` with `amount` subtracted at (rows, columns); equal positions must have equal amounts.
 
-    Computed in float32 or wider; a finite score stays finite, also in a narrow type, and -inf stays -inf.
+    The computation uses float32 or wider. A finite score stays finite, also in a narrow type, and -inf stays -inf.
     """
     old = scores[rows, columns]
     new = old.to(_wide(scores)) - amount

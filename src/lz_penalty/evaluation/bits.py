@@ -1,6 +1,8 @@
 """What a penalty costs in bits: how much worse the penalised model predicts text that is as it should be.
 
-No text is generated, so nothing here depends on a benchmark: the harm is measured token by token on given text.
+No text is generated, so the cost depends on no benchmark: it is measured token by token on given text. That is human text,
+or the right answers of copying tasks. A small model cannot follow an instruction, but every model says how probable the right
+copy is after the prompt that contains its source, and at which tokens greedy decoding would leave it.
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ import numpy as np
 import torch
 
 from lz_penalty.errors import LZPenaltyError
-from lz_penalty.evaluation.generation import Loaded
+from lz_penalty.evaluation.copying import CopyTask
+from lz_penalty.evaluation.loading import Loaded
 from lz_penalty.evaluation.penalties import Penalty
 from lz_penalty.ops import apply_lz_penalty_
 
-__all__ = ["Estimate", "Forced", "estimate", "human_text_cost", "teacher_forced"]
+__all__ = ["CopyCost", "Estimate", "Forced", "copy_cost", "estimate", "human_text_cost", "teacher_forced"]
 
 MAX_TOKENS = 1024
 RESAMPLES = 10_000
@@ -33,12 +36,38 @@ class Estimate:
     high: float
 
 
+@dataclass(frozen=True)
+class CopyCost:
+    """What one penalty does to copies of one kind.
+
+    Args:
+        kind: the kind of the tasks, or `all`.
+        tasks, tokens: how many were measured.
+        bits: per token of the copies without the penalty.
+        cost: how many bits per token more with the penalty; the interval is over tasks.
+        stays: share of tokens at which greedy decoding without the penalty stays on the copy.
+        leaves: share of tokens at which it stays without the penalty and leaves because of it.
+        returns: the opposite of `leaves`.
+        spoilt: share of tasks with a token at which it leaves because of the penalty.
+    """
+
+    kind: str
+    tasks: int
+    tokens: int
+    bits: float
+    cost: Estimate
+    stays: float
+    leaves: float
+    returns: float
+    spoilt: float
+
+
 class Forced(NamedTuple):
-    """What a model says of each token of a given text, without and with a penalty; tensors `[tokens]`.
+    """How a model predicts each token of a given text, without and with a penalty; tensors `[tokens]`.
 
     Args:
         plain, penalised: bits of the token.
-        plain_stays, penalised_stays: whether it is the most probable one, so that greedy decoding would write it.
+        plain_stays, penalised_stays: whether it is the most probable token, so that greedy decoding would write it.
     """
 
     plain: torch.Tensor
@@ -55,17 +84,17 @@ def human_text_cost(
     limit: int = MAX_TOKENS,
     tick: Callable[[int], None] = lambda count: None,
 ) -> Estimate:
-    """How many bits per token worse the penalised model predicts these texts, which people wrote.
+    """Return how many bits per token worse the penalised model predicts these texts, which people wrote.
 
     Args:
         loaded: the model.
-        texts: passages; the interval is over them. `bundled_model.passages()` has some.
-        penalty: as `penalties.penalty` gives it.
-        limit: tokens of each passage that are looked at.
+        texts: passages, such as those of `bundled_model.passages()`; the interval is over them.
+        penalty: made by `penalties.penalty`.
+        limit: how many tokens of each passage are measured.
         tick: called with the number of passages done.
 
     Returns:
-        The mean over passages; infinite where the penalty rules out a token that stands there.
+        The mean over passages; infinite if the penalty forbids a token of the text.
     """
     costs = []
     for text in texts:
@@ -75,15 +104,53 @@ def human_text_cost(
     return estimate(costs)
 
 
+def copy_cost(
+    loaded: Loaded,
+    tasks: Sequence[CopyTask],
+    penalty: Penalty,
+    *,
+    tick: Callable[[int], None] = lambda count: None,
+) -> list[CopyCost]:
+    """Return the cost for each kind of task; the last one, `all`, is for all kinds together.
+
+    The model reads the prompt, an empty line and the copy, without a chat template.
+    """
+    by_kind: dict[str, list[Forced]] = {task.kind: [] for task in tasks}
+    for task in tasks:
+        prompt = loaded.tokenizer(task.prompt + "\n\n").input_ids
+        copy = loaded.tokenizer(task.expected, add_special_tokens=False).input_ids
+        by_kind[task.kind].append(teacher_forced(loaded, [*prompt, *copy], penalty, len(prompt)))
+        tick(1)
+    everything = [forced for group in by_kind.values() for forced in group]
+    return [_summary(kind, group) for kind, group in (by_kind | {"all": everything}).items()]
+
+
+def _summary(kind: str, group: list[Forced]) -> CopyCost:
+    tokens = sum(len(forced.plain) for forced in group)
+    left = [int((forced.plain_stays & ~forced.penalised_stays).sum()) for forced in group]
+    back = sum(int((~forced.plain_stays & forced.penalised_stays).sum()) for forced in group)
+    return CopyCost(
+        kind=kind,
+        tasks=len(group),
+        tokens=tokens,
+        bits=sum(float(forced.plain.sum()) for forced in group) / tokens,
+        cost=estimate([float((forced.penalised - forced.plain).mean()) for forced in group]),
+        stays=sum(int(forced.plain_stays.sum()) for forced in group) / tokens,
+        leaves=sum(left) / tokens,
+        returns=back / tokens,
+        spoilt=sum(map(bool, left)) / len(group),
+    )
+
+
 @torch.no_grad()
 def teacher_forced(loaded: Loaded, ids: Sequence[int], penalty: Penalty, prompt_length: int = 0) -> Forced:
-    """What the model says of the tokens after the prompt, each after all tokens before it.
+    """Return how the model predicts each token after the prompt, given all tokens before it.
 
     Args:
         loaded: the model.
         ids: prompt and text.
-        penalty: what is added to the logits.
-        prompt_length: how many tokens are the prompt. Without one, the first token is taken as given.
+        penalty: changes the logits.
+        prompt_length: how many tokens are the prompt. Without a prompt, the first token is not predicted.
     """
     first = max(1, prompt_length)
     if len(ids) <= first:
@@ -108,7 +175,7 @@ def _bits(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 def _penalised(
     plain: torch.Tensor, tokens: torch.Tensor, processors: list[Any], first: int, prompt_length: int
 ) -> torch.Tensor:
-    """The logits after each prefix, the shortest of `first` tokens, penalised by what that prefix holds."""
+    """Return the logits after each prefix, penalised by the tokens of that prefix; the shortest has `first` tokens."""
     count, device = plain.shape[0], tokens.device
     for processor in processors:
         if hasattr(processor, "config"):  # the op takes all prefixes of one history at once
@@ -123,7 +190,7 @@ def _penalised(
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """The mean of independent values, and the interval that the bootstrap gives it (always the same one).
+    """Return the mean of independent values and its bootstrap interval, which uses a fixed seed.
 
     >>> estimate([1.0, 1.0, 1.0])
     Estimate(mean=1.0, low=1.0, high=1.0)

@@ -1,52 +1,85 @@
-"""Penalties side by side: how often greedy text loops, and what each penalty costs in text that should not change."""
+"""Measure penalties: how often greedy text loops under each, and what each costs in text that should not change."""
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from lz_penalty import bundled_model
 from lz_penalty._files import read_text
 from lz_penalty.bundled_model import problems
-from lz_penalty.detection import distinct, is_degenerate, is_loop
 from lz_penalty.errors import LZPenaltyError, show
-from lz_penalty.evaluation.bits import human_text_cost
-from lz_penalty.evaluation.generation import Loaded, continue_greedily
+from lz_penalty.evaluation.bits import CopyCost, Estimate, copy_cost, human_text_cost
+from lz_penalty.evaluation.copying import KINDS, copy_tasks
+from lz_penalty.evaluation.generation import continue_greedily
+from lz_penalty.evaluation.loading import Loaded
+from lz_penalty.evaluation.measures import is_solved, mean, of_tokens
 from lz_penalty.evaluation.penalties import Penalty
 from lz_penalty.evaluation.results_file import write_results
 
-__all__ = ["Plan", "Result", "compare", "read_results"]
+__all__ = ["Harm", "Plan", "Result", "compare", "measure_harm", "read_results"]
 
 MAX_FILE = 64 * 2**20  # bytes of a file of results
+ANSWER_TOKENS = 400
+Tick = Callable[[int], None]  # called with the number of steps done
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured, the same for every penalty."""
+    """How much is measured on every penalty.
+
+    Args:
+        model: its name.
+        prompts, new_tokens: open-ended prompts, and how many tokens to continue each.
+        passages: passages of human text.
+        problems: reasoning problems.
+        tasks: copying tasks of each kind.
+        seed: of problems and tasks.
+        dtype: of the weights.
+    """
 
     model: str
-    prompts: int = 128
+    prompts: int = 0
     new_tokens: int = 1024
     passages: int = 16
-    problems: int = 200
+    problems: int = 0
+    tasks: int = 0
     seed: int = 1
     dtype: str = "auto"
+
+    @property
+    def steps(self) -> int:
+        """How many steps one penalty takes, for a progress bar."""
+        return self.prompts + self.passages + self.problems + self.tasks * len(KINDS)
+
+
+@dataclass(frozen=True)
+class Harm:
+    """What one penalty costs in bits; the last of `copies` is all kinds together."""
+
+    penalty: str
+    human_text: Estimate
+    copies: list[CopyCost]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON, with `None` for infinity."""
+        return _finite(asdict(self))
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one penalty did.
+    """What one penalty does.
 
     Args:
         penalty: its name.
-        degenerate: share of continuations in which some unit stands 20 times or more in a row (the paper's threshold).
-        loops: share with 5 copies in a row and 60 tokens.
-        distinct_4: share of different 4-grams, mean over continuations.
-        human_text_cost: how many bits per token worse the penalised model predicts human text; None where the penalty
-            rules out a token that stands there, which no number of bits pays for.
+        degenerate, loops, distinct_4: of the open-ended continuations, as `measures.of_tokens` defines them.
+        human_text_cost: how many bits per token worse the penalised model predicts human text; `None` for infinity, if
+            the penalty forbids a token of the text.
         accuracy: share of reasoning problems solved.
         tokens_per_second: of the open-ended continuations.
         human_text_interval: the 95 % confidence interval of `human_text_cost` over passages.
@@ -68,61 +101,54 @@ def compare(
     plan: Plan,
     *,
     out: Path | None = None,
-    tick: Callable[[str, int], None] = lambda what, count: None,
+    tick: Callable[[str, int], None] = lambda name, count: None,
 ) -> list[Result]:
-    """Measure every penalty; results that stand in `out` already, made by the same plan, are not made again."""
+    """Measure every penalty. Results that the same plan has already written to `out` are not measured again."""
     done = {result.penalty: result for result in read_results(out, plan)} if out and out.exists() else {}
     for penalty in penalties:
         if penalty.name not in done:
-            done[penalty.name] = measure(loaded, penalty, plan, tick)
+            done[penalty.name] = _measure(loaded, penalty, plan, functools.partial(tick, penalty.name))
             if out:
                 write_results(out, asdict(plan), [asdict(result) for result in done.values()])
         else:
-            tick(penalty.name, steps(plan))
+            tick(penalty.name, plan.steps)
     return [done[penalty.name] for penalty in penalties]
 
 
-def steps(plan: Plan) -> int:
-    """How many ticks one penalty takes."""
-    return plan.prompts + plan.passages + plan.problems
+def measure_harm(loaded: Loaded, penalty: Penalty, plan: Plan, tick: Tick = lambda count: None) -> Harm:
+    """Measure what a penalty costs on human text and, if the plan has tasks, on copies."""
+    text = human_text_cost(loaded, _take(bundled_model.passages(), plan.passages, "passages"), penalty, tick=tick)
+    copies = copy_cost(loaded, copy_tasks(plan.tasks, plan.seed), penalty, tick=tick) if plan.tasks else []
+    return Harm(penalty.name, text, copies)
 
 
-def measure(loaded: Loaded, penalty: Penalty, plan: Plan, tick: Callable[[str, int], None]) -> Result:
-    """One penalty's row of the table."""
-    tokenizer = loaded.tokenizer
-    batch = 32 if loaded.model.device.type == "cpu" else 256  # a CPU gains nothing beyond
-
-    def count(n: int) -> None:
-        tick(penalty.name, n)
-
-    prompts = [tokenizer(text).input_ids for text in _take(bundled_model.prompts(), plan.prompts, "prompts")]
-    prose = continue_greedily(loaded, prompts, penalty, plan.new_tokens, may_end=False, batch=batch, tick=count)
-    cost = human_text_cost(loaded, _take(bundled_model.passages(), plan.passages, "passages"), penalty, tick=count)
-    accuracy = None
-    if plan.problems:
-        asked = list(problems.generate(seed=plan.seed, n=plan.problems, split="heldout"))
-        questions = [tokenizer(problems.prompt(problem)).input_ids for problem in asked]
-        answers = continue_greedily(loaded, questions, penalty, 400, may_end=True, batch=batch, tick=count)
-        texts = [tokenizer.decode(tokens) for tokens in answers.tokens]
-        right = [problems.extract_answer(text) == problem.answer for text, problem in zip(texts, asked, strict=True)]
-        accuracy = sum(right) / len(right)
+def _measure(loaded: Loaded, penalty: Penalty, plan: Plan, tick: Tick) -> Result:
+    batch = 32 if loaded.model.device.type == "cpu" else 256  # a CPU gains nothing from larger batches
+    texts = _take(bundled_model.prompts(), plan.prompts, "prompts")
+    prompts = [loaded.tokenizer(text).input_ids for text in texts]
+    prose = continue_greedily(loaded, prompts, penalty, plan.new_tokens, may_end=False, batch=batch, tick=tick)
+    cost = measure_harm(loaded, penalty, plan, tick).human_text
+    finite = math.isfinite(cost.mean)
     return Result(
         penalty=penalty.name,
-        degenerate=_mean([is_degenerate(tokens) for tokens in prose.tokens]),
-        loops=_mean([is_loop(tokens) for tokens in prose.tokens]),
-        distinct_4=_mean([distinct(tokens, 4) for tokens in prose.tokens]),
-        human_text_cost=cost.mean if math.isfinite(cost.mean) else None,
-        accuracy=accuracy,
+        **of_tokens(prose.tokens),
+        human_text_cost=cost.mean if finite else None,
+        accuracy=_accuracy(loaded, penalty, plan, batch, tick) if plan.problems else None,
         tokens_per_second=prose.tokens_per_second,
-        human_text_interval=(cost.low, cost.high) if math.isfinite(cost.mean) else None,
+        human_text_interval=(cost.low, cost.high) if finite else None,
     )
 
 
-# ---------------------------------------------------------------- results on disk
+def _accuracy(loaded: Loaded, penalty: Penalty, plan: Plan, batch: int, tick: Tick) -> float:
+    asked = list(problems.generate(seed=plan.seed, n=plan.problems, split="heldout"))
+    questions = [loaded.tokenizer(problems.prompt(problem)).input_ids for problem in asked]
+    answers = continue_greedily(loaded, questions, penalty, ANSWER_TOKENS, may_end=True, batch=batch, tick=tick)
+    texts = [loaded.tokenizer.decode(tokens) for tokens in answers.tokens]
+    return mean(is_solved(text, problem.answer) for text, problem in zip(texts, asked, strict=True))
 
 
 def read_results(path: Path, plan: Plan | None = None) -> list[Result]:
-    """The results in a file; an error if it was made by another plan, so that nothing is mixed up."""
+    """Return the results in a file; raise an error if another plan made them, so that results are never mixed."""
     try:
         data = json.loads(read_text(path, MAX_FILE))
         results = [Result(**result) for result in data["results"]]
@@ -141,5 +167,9 @@ def _take(items: list[str], count: int, what: str) -> list[str]:
     return items[:count]
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

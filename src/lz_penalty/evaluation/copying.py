@@ -1,7 +1,7 @@
-"""Copying tasks: text that must come out again as it went in, where a penalty on repetition can only do harm.
+"""Make copying tasks: texts that a model must copy exactly, where a penalty on repetition can only do harm.
 
-Written by a deterministic generator from the passages of the bundled model (books in the public domain) and from
-templates of its own. No model here: `copy_cost` measures what a penalty costs on them.
+A deterministic generator makes them from the passages of the bundled model (books in the public domain) and from
+templates. `bits.copy_cost` measures what a penalty costs on them.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class CopyTask:
     expected: str
 
     def score(self, output: str) -> float:
-        """How much of the copy is right: 1 minus the edit distance over the longer length; 1.0 is exact, 0.0 nothing.
+        """Return how much of the copy is right, from 0.0 to 1.0 (exact): 1 minus the edit distance over the longer length.
 
-        White space around it, thinking before it (up to `</think>`) and one code fence around it are not counted.
+        White space around the copy, thinking before it (up to `</think>`) and one code fence around it do not count.
 
         >>> CopyTask("quote", "Repeat: abcd", "abcd").score("<think>Easy.</think> abce\\n")
         0.75
@@ -82,7 +82,7 @@ class CopyTask:
 
 
 def copy_tasks(count: int = 4, seed: int = 1) -> list[CopyTask]:
-    """The tasks: `count` of each kind, the same for the same seed on every machine.
+    """Return `count` tasks of each kind. A seed gives the same tasks on every machine.
 
     >>> len(copy_tasks(2)), copy_tasks(2) == copy_tasks(2), copy_tasks(1)[0] == copy_tasks(2)[0]
     (14, True, True)
@@ -161,12 +161,12 @@ KINDS: dict[str, Callable[[random.Random], tuple[str, str]]] = {
 
 
 def _edit_distance(expected: str, given: str) -> int:
-    """Levenshtein's distance; what is far too long is cut, since each further character only adds one."""
+    """Return Levenshtein's distance. A text that is far too long is cut: each further character adds exactly one."""
     surplus = max(0, len(given) - len(expected) - MAX_SURPLUS)
     letters = np.array([ord(letter) for letter in given[: len(given) - surplus]], dtype=np.int64)
     places = np.arange(len(letters) + 1)
     row = places
     for number, letter in enumerate(expected, 1):
-        best = np.minimum(row[1:] + 1, row[:-1] + (letters != ord(letter)))  # a letter left out, or another one
-        row = np.minimum.accumulate(np.concatenate(([number], best)) - places) + places  # letters put in
+        best = np.minimum(row[1:] + 1, row[:-1] + (letters != ord(letter)))  # a letter missing, or replaced
+        row = np.minimum.accumulate(np.concatenate(([number], best)) - places) + places  # letters inserted
     return int(row[-1]) + surplus

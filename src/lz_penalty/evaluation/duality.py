@@ -1,4 +1,4 @@
-"""Prediction is compression: texts coded by a language model, by LZSS as a language model, and by common compressors."""
+"""Show that prediction is compression: code texts with a language model, with LZSS as a model, and with compressors."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ MAX_TOKENS = 100_000
 
 @dataclass(frozen=True)
 class Row:
-    """How one predictor or compressor codes all texts, each by itself; lengths are sums over them.
+    """How one predictor or compressor codes all texts, each separately; lengths are sums over the texts.
 
     Args:
         name: of the predictor or compressor.
-        tokens, characters, bytes: of the texts; tokens with the one that ends each of them.
-        cross_entropy: bits that the predictor's probabilities give to the texts; `None` for a compressor.
+        tokens, characters, bytes: of the texts; tokens include the end token of each text.
+        cross_entropy: bits of the texts under the predictor's probabilities; `None` for a compressor.
         bits: of the codes; for LZSS's own greedy code, which is not written, the sum of its codelengths.
-        worst_excess: the largest difference of a text's code and its cross-entropy, in bits.
-        worst_excess_quantised: the same for the cross-entropy under the coder's rounded probabilities.
+        worst_excess: the largest difference between a text's code and its cross-entropy, in bits.
+        worst_excess_quantised: this difference for the cross-entropy under the coder's rounded probabilities.
         codelengths: for LZSS as a predictor, its codelengths before they were normalised.
-        decoded: whether decoding gave all texts back.
+        decoded: whether decoding returned all texts.
     """
 
     name: str
@@ -50,30 +50,30 @@ class Row:
 
 
 def compress_text(text: str, loaded: Loaded, predictor: Predictor) -> Code:
-    """The code of a text and of the end-of-text token after it."""
+    """Return the code of a text and of the end-of-text token after it."""
     tokenizer = loaded.tokenizer
     tokens = _ids(loaded, text)
     if tokenizer.decode(tokens, clean_up_tokenization_spaces=False) != text:
-        raise LZPenaltyError("this tokenizer does not give the text back as it was: nothing was compressed.")
+        raise LZPenaltyError("this tokenizer does not restore the text exactly: nothing was compressed.")
     if tokenizer.eos_token_id in tokens or len(tokens) >= MAX_TOKENS:
         raise LZPenaltyError(f"a text must have fewer than {MAX_TOKENS:,} tokens and not the end-of-text token itself.")
     return encode([*tokens, tokenizer.eos_token_id], predictor)
 
 
 def _ids(loaded: Loaded, text: str) -> list[int]:
-    """The tokens of the text and no others, also where it spells a special one."""
+    """Return the tokens of the text alone; a special token that the text spells out is encoded as plain text."""
     return loaded.tokenizer(text, split_special_tokens=True, add_special_tokens=False).input_ids
 
 
 def decompress_text(data: bytes, loaded: Loaded, predictor: Predictor) -> str:
-    """The text of a code."""
+    """Return the text of a code."""
     tokenizer = loaded.tokenizer
     tokens = decode(data, predictor, lambda token: token == tokenizer.eos_token_id, MAX_TOKENS)
     return tokenizer.decode(tokens[:-1], clean_up_tokenization_spaces=False)
 
 
 def predictors(loaded: Loaded, penalties: Sequence[str] = ("paper", "guarded")) -> dict[str, Callable[[], Predictor]]:
-    """What can code a text: functions that make a new predictor for each."""
+    """Return, by name, functions that make a new predictor for a text."""
     size = loaded.model.get_output_embeddings().weight.shape[0]
     adjacent = closed_form(LZPenaltyConfig(lookback="adjacent"))
     known: dict[str, Callable[[], Predictor]] = {"language model": functools.partial(ModelPredictor, loaded)}
@@ -93,7 +93,7 @@ def duality(
     *,
     tick: Callable[[int], None] = lambda count: None,
 ) -> list[Row]:
-    """Code all texts with each predictor, decode them again, and put common compressors beside."""
+    """Code all texts with each predictor, decode them again, and compress them with common compressors."""
     tokens = [_ids(loaded, text) for text in texts]
     sizes = sum(map(len, tokens)) + len(texts), sum(map(len, texts)), sum(len(text.encode()) for text in texts)
     rows = []
@@ -126,7 +126,7 @@ def duality(
 
 
 def _deflate(data: bytes) -> bytes:
-    compressor = zlib.compressobj(9, zlib.DEFLATED, -15)  # as gzip does, without its header
+    compressor = zlib.compressobj(9, zlib.DEFLATED, -15)  # like gzip, without its header
     return compressor.compress(data) + compressor.flush()
 
 

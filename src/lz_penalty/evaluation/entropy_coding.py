@@ -1,4 +1,4 @@
-"""A predictor of tokens as a lossless compressor: range coding by `constriction`, cut to the shortest code.
+"""Turn a predictor of tokens into a lossless compressor: range coding by `constriction`, cut to the shortest code.
 
 Needs the `constriction` package: `pip install 'lz-penalty[duality]'`.
 """
@@ -23,23 +23,23 @@ STATE = 64  # bits of its state
 
 
 class Predictor(Protocol):
-    """Says how probable each next token is. The same tokens must give the same numbers, to the bit, every time."""
+    """Predicts the next token. Equal tokens must always give bit-identical probabilities."""
 
     def probabilities(self) -> npt.NDArray[np.float32]:
-        """`[vocab]`; need not add up to exactly 1."""
+        """Return the probability of each next token, `[vocab]`; their sum need not be exactly 1."""
 
     def push(self, token: int) -> None:
-        """This token came next."""
+        """Append a token to the tokens so far."""
 
 
 class Code(NamedTuple):
     """A compressed sequence.
 
     Args:
-        data: the code, filled up with zeros to whole bytes.
-        bits: how long it is without them.
-        cross_entropy: bits that the predictor's own probabilities give to the sequence.
-        quantised: bits that the coder's probabilities give to it, which are whole multiples of 2^-24 and never 0.
+        data: the code, padded with zeros to whole bytes.
+        bits: its length without the padding.
+        cross_entropy: bits of the sequence under the predictor's own probabilities.
+        quantised: bits of the sequence under the coder's probabilities, which are multiples of 2^-24 and never 0.
     """
 
     data: bytes
@@ -49,7 +49,7 @@ class Code(NamedTuple):
 
 
 def encode(tokens: Sequence[int], predictor: Predictor) -> Code:
-    """The code of a sequence. Prefix-free if each ends with a token that occurs only there."""
+    """Return the code of a sequence. Codes are prefix-free if every sequence ends with a token that occurs only there."""
     encoder = constriction.stream.queue.RangeEncoder()
     entropy = quantised = 0.0
     for token in tokens:
@@ -67,7 +67,7 @@ def encode(tokens: Sequence[int], predictor: Predictor) -> Code:
 
 
 def decode(data: bytes, predictor: Predictor, ends: Callable[[int], bool], limit: int) -> list[int]:
-    """The sequence of a code, up to and with the first token that ends it."""
+    """Return the sequence of a code, up to and including the first token that ends it."""
     padded = data + bytes(-len(data) % (WORD // 8) + STATE // 8)
     decoder = constriction.stream.queue.RangeDecoder(np.frombuffer(padded, dtype=">u4").astype(np.uint32))
     tokens: list[int] = []
@@ -79,16 +79,16 @@ def decode(data: bytes, predictor: Predictor, ends: Callable[[int], bool], limit
         model = constriction.stream.model.Categorical(_weights(predictor.probabilities()), perfect=False)
         try:
             tokens.append(int(decoder.decode(model)))
-        except AssertionError as error:  # the library's word for it
+        except AssertionError as error:  # raised by the library for an invalid code
             raise LZPenaltyError(f"this is not a code of this model: {error}") from None
         predictor.push(tokens[-1])
     return tokens
 
 
 def _weights(probabilities: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """The distribution in whole numbers, less 1 for every token: what both sides code with, without any rounding.
+    """Return the distribution in whole numbers, less 1 for every token, so that both sides code without rounding.
 
-    The library adds that 1 and scales the rest to 2^24 in all; here its scale is exactly 1.
+    The library adds 1 to every token and scales the rest to a sum of 2^24; here its scale is exactly 1.
     """
     spare = 2**PRECISION - len(probabilities)
     if spare <= 0:
@@ -100,19 +100,19 @@ def _weights(probabilities: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
 
 
 def _shortest(encoder: constriction.stream.queue.RangeEncoder) -> tuple[int, int]:
-    """Length and value of the shortest bit string all of whose continuations lie in the coder's last interval.
+    """Return length and value of the shortest bit string whose continuations are all in the coder's last interval.
 
-    The library rounds up to whole words of 32 bits. An interval of width `w` holds a whole dyadic interval of
-    `ceil(-log2 w) + 1` bits, and that is where the 2 bits of the paper's bound come from.
+    The library rounds up to whole words of 32 bits. An interval of width `w` contains a whole dyadic interval of
+    `ceil(-log2 w) + 1` bits, which explains the 2 bits of the paper's bound.
     """
     words, (lower, width) = encoder.pos()
     scale = words * WORD + STATE
     sealed = encoder.get_compressed()
     point = int.from_bytes(sealed.astype(">u4").tobytes(), "big") << STATE >> max(0, len(sealed) - words) * WORD
-    lowest = point - (point - lower) % 2**STATE  # the state knows its lower end but for the words that were written
+    lowest = point - (point - lower) % 2**STATE  # the state contains the lower end without the words that were written
     for bits in range(scale + 1):
         step = 1 << (scale - bits)
         number = -(-lowest // step)
         if (number + 1) * step <= lowest + width:
             return bits, number
-    raise AssertionError("an interval holds at least one point")
+    raise AssertionError("an interval contains at least one point")

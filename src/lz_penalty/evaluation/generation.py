@@ -1,68 +1,156 @@
-"""Running a Hugging Face model: loading it, and greedy continuations of many prompts."""
+"""Decode prompts with a penalty: the one decoding loop of all commands, studies and recordings.
+
+transformers' `generate` takes the steps. A row that has ended leaves the batch, so that one long text does not make the
+model compute padding for all the others.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from transformers import (
+    LogitsProcessor,
+    StoppingCriteria,
+    SuppressTokensLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
-from lz_penalty.errors import LZPenaltyError
-from lz_penalty.evaluation.devices import check_dtype, usable_device
+from lz_penalty.evaluation.loading import BUNDLED, Loaded, load
 from lz_penalty.evaluation.penalties import Penalty
 
-__all__ = ["BUNDLED", "UNCHANGED", "Continuations", "Loaded", "continue_greedily", "load"]
+__all__ = ["BUNDLED", "Continuations", "Loaded", "Sampling", "Written", "continue_greedily", "decode", "draw", "load"]
 
-BUNDLED = "bundled"
-# For `generate`: without it a model's own generation config would add penalties to the one that was asked for.
+KEEP = 0.75  # ended rows leave the batch together, when at most this share of it is still unfinished
+# Without these settings a model's own generation config would add penalties to the requested one.
 UNCHANGED = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "min_length": 0, "num_beams": 1}
 
 
-class Loaded(NamedTuple):
-    """A model and its tokenizer."""
+class Written(NamedTuple):
+    """What a model wrote after one prompt.
 
-    model: Any
-    tokenizer: Any
+    Attributes:
+        tokens: the new tokens without the end token.
+        end: the end token that the model chose; `None` if the text was cut off.
+    """
+
+    tokens: list[int]
+    end: int | None = None
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to sample: a row's tokens depend on its own seed and prompt, and not on the other rows of the batch.
+
+    Args:
+        temperature: above 0.
+        top_p: 1 keeps all tokens.
+        top_k: 0 keeps all tokens.
+        seeds: one for each prompt.
+    """
+
+    temperature: float
+    top_p: float
+    top_k: int
+    seeds: Sequence[int]
+
+    def warpers(self) -> list[LogitsProcessor]:
+        """Return temperature, top-k and top-p in the order of transformers."""
+        made: list[LogitsProcessor] = [TemperatureLogitsWarper(self.temperature)]
+        if self.top_k:
+            made.append(TopKLogitsWarper(self.top_k))
+        if self.top_p < 1:
+            made.append(TopPLogitsWarper(self.top_p))
+        return made
+
+    def numbers(self, prompts: Sequence[Sequence[int]], count: int) -> torch.Tensor:
+        """Return the random numbers of all rows, float64 `[prompts, count]`, each row from its seed and prompt alone.
+
+        Two penalties get the same numbers, so that a comparison of them is paired.
+        """
+        rows = []
+        for seed, prompt in zip(self.seeds, prompts, strict=True):
+            digest = hashlib.sha256(repr((seed, list(prompt))).encode()).digest()
+            generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+            rows.append(torch.rand(count, dtype=torch.float64, generator=generator))
+        return torch.stack(rows)
+
+
+def decode(
+    loaded: Loaded,
+    prompts: Sequence[Sequence[int]],
+    penalty: Penalty,
+    new_tokens: int,
+    *,
+    may_end: bool = True,
+    sampling: Sampling | None = None,
+    watch: Callable[[torch.Tensor], None] | None = None,
+    **settings: Any,
+) -> list[Written]:
+    """Continue all prompts in one batch, padded on the left.
+
+    Args:
+        loaded: the model.
+        prompts: token ids.
+        penalty: changes the logits.
+        new_tokens: how many tokens to write at most.
+        may_end: whether a row may end earlier; if not, the end tokens are masked.
+        sampling: how to sample; greedy by default.
+        watch: called in every step with the model's own logits `[rows, vocab]`; it may raise an error to stop.
+        settings: further arguments of transformers' `generate`, such as a streamer for a single prompt.
+    """
+    model, tokenizer = loaded
+    ends = _ends(model)
+    width, pad = max(map(len, prompts)), tokenizer.pad_token_id
+    ids = torch.tensor([[pad] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=model.device)
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=model.device)
+    rows = torch.arange(len(prompts))
+    numbers = sampling.numbers(prompts, new_tokens) if sampling else None
+    written = [Written([])] * len(prompts)
+    cache = None
+    while len(rows):
+        processors: list[LogitsProcessor] = [_Watch(watch)] if watch else []
+        if not may_end:
+            processors.append(SuppressTokensLogitsProcessor(ends, device=model.device))
+        processors += penalty.make(tokenizer, width)
+        if sampling is not None and numbers is not None:
+            processors += [*sampling.warpers(), _Draw(numbers[rows], width)]
+        made = model.generate(
+            ids,
+            attention_mask=mask,
+            past_key_values=cache,
+            **UNCHANGED | {"do_sample": False} | settings,
+            logits_processor=processors,
+            stopping_criteria=[_FewLeft(ends, len(rows))] if _rows_can_leave(model) else [],
+            max_new_tokens=width + new_tokens - ids.shape[1],
+            pad_token_id=pad,
+            return_dict_in_generate=True,
+        )
+        ids, cache = made.sequences, made.past_key_values
+        for row, tokens in zip(rows.tolist(), ids[:, width:].tolist()):
+            written[row] = _until_end(tokens, ends)
+        unfinished = ids.shape[1] < width + new_tokens
+        kept = torch.tensor([unfinished and written[row].end is None for row in rows.tolist()]).nonzero()[:, 0]
+        rows = rows[kept]
+        if len(rows):
+            kept = kept.to(model.device)
+            cache.reorder_cache(kept)  # also removes the other rows, from every kind of cache
+            ids = ids[kept]
+            mask = torch.cat([mask[kept], mask.new_ones(len(kept), ids.shape[1] - mask.shape[1])], 1)
+    return written
 
 
 class Continuations(NamedTuple):
-    """New tokens per prompt, and how fast they came."""
+    """The new tokens of each prompt, and how many per second the model wrote."""
 
     tokens: list[list[int]]
     tokens_per_second: float
-
-
-def load(name: str, device: str = "auto", dtype: str = "auto") -> Loaded:
-    """Load `bundled`, a Hugging Face id or a folder; one clear error if that fails."""
-    device = usable_device(device)
-    check_dtype("--dtype", dtype)
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
-
-    from lz_penalty import bundled_model
-
-    logging.disable_progress_bar()
-    path: str | Path = bundled_model.path() if name == BUNDLED else name
-    if dtype == "auto" and device == "cpu":
-        dtype = "float32"  # the fast one on a CPU
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
-        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
-        model = model.to(device).eval()
-    except (OSError, ValueError, RuntimeError) as error:  # the last: too little memory on the device
-        reason = str(error).strip().split("\n")[0]
-        raise LZPenaltyError(f"model {name!r} cannot be loaded: {reason}") from None
-    if len(tokenizer) > model.get_output_embeddings().weight.shape[0]:
-        raise LZPenaltyError(
-            f"model {name!r}: its tokenizer has {len(tokenizer)} tokens, more than the model's "
-            f"{model.get_output_embeddings().weight.shape[0]} logits: they do not belong together."
-        )
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    tokenizer.padding_side = "left"
-    return Loaded(model, tokenizer)
 
 
 def continue_greedily(
@@ -75,43 +163,93 @@ def continue_greedily(
     batch: int = 32,
     tick: Callable[[int], None] = lambda count: None,
 ) -> Continuations:
-    """Continue every prompt by up to `new_tokens` tokens, the most probable one each time.
+    """Continue any number of prompts with the most probable token in every step.
 
     Args:
         loaded: the model.
         prompts: token ids.
-        penalty: what is added to the logits.
-        new_tokens: how many to write.
-        may_end: whether the model may end before that; where not, its end tokens are masked.
-        batch: how many prompts at a time; they are padded on the left.
+        penalty: changes the logits.
+        new_tokens: how many tokens to write at most.
+        may_end: whether a text may end earlier.
+        batch: how many prompts to decode at a time.
         tick: called with the number of prompts done, for a progress bar.
     """
-    model, tokenizer = loaded
-    ends = model.generation_config.eos_token_id
-    ends = set(ends if isinstance(ends, list) else [ends])
     out: list[list[int]] = []
     seconds = 0.0
     for first in range(0, len(prompts), batch):
-        group = [list(prompt) for prompt in prompts[first : first + batch]]
-        width = max(map(len, group))
-        pad = tokenizer.pad_token_id
-        ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in group], device=model.device)
-        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in group], device=model.device)
+        group = prompts[first : first + batch]
         begin = time.perf_counter()
-        result = model.generate(
-            ids,
-            attention_mask=mask,
-            **UNCHANGED,
-            logits_processor=penalty.make(tokenizer, width),
-            do_sample=False,
-            max_new_tokens=new_tokens,
-            min_new_tokens=None if may_end else new_tokens,
-            pad_token_id=pad,
-        )
+        out += [written.tokens for written in decode(loaded, group, penalty, new_tokens, may_end=may_end)]
         seconds += time.perf_counter() - begin
-        for row in result[:, width:].tolist():
-            end = next((i for i, token in enumerate(row) if may_end and token in ends), len(row))
-            out.append(row[:end])
         tick(len(group))
-    written = sum(len(tokens) for tokens in out)
-    return Continuations(out, written / seconds if seconds else 0.0)
+    count = sum(map(len, out))
+    return Continuations(out, count / seconds if seconds else 0.0)
+
+
+def draw(scores: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    """Return, for each row of `scores [rows, vocab]`, the token at which the cumulative probability passes `numbers [rows]`.
+
+    >>> draw(torch.tensor([[0.0, 0.0], [0.0, 0.0]]), torch.tensor([0.4, 0.6]))
+    tensor([0, 1])
+    """
+    device = scores.device
+    if device.type == "mps":  # it has no float64
+        scores, numbers = scores.cpu(), numbers.cpu()
+    reached = scores.double().softmax(-1).cumsum(-1)
+    total = reached[:, -1:]
+    below = torch.minimum(
+        numbers[:, None] * total, torch.nextafter(total, torch.zeros_like(total))
+    )  # never past the end
+    return torch.searchsorted(reached, below, right=True)[:, 0].to(device)
+
+
+class _Watch(LogitsProcessor):
+    """A processor that shows the logits to a function and leaves them unchanged."""
+
+    def __init__(self, watch: Callable[[torch.Tensor], None]) -> None:
+        self._watch = watch
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self._watch(scores)
+        return scores
+
+
+class _Draw(LogitsProcessor):
+    """A processor that leaves one token in every row: the one drawn by the row's random number of this step."""
+
+    def __init__(self, numbers: torch.Tensor, width: int) -> None:
+        self._numbers, self._width = numbers, width
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        device = self._numbers.device if scores.device.type == "mps" else scores.device
+        self._numbers = self._numbers.to(device)
+        chosen = draw(scores, self._numbers[:, input_ids.shape[1] - self._width])
+        return torch.full_like(scores, -torch.inf).scatter_(1, chosen[:, None], 0.0)
+
+
+class _FewLeft(StoppingCriteria):
+    """A criterion that stops all rows once enough of them have ended; the loop then goes on with the others."""
+
+    def __init__(self, ends: list[int], rows: int) -> None:
+        self._ends, self._limit = ends, KEEP * rows
+        self._ended = torch.zeros(rows, dtype=torch.bool)
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> Any:
+        last = input_ids[:, -1]
+        self._ended = self._ended.to(last.device) | torch.isin(last, torch.tensor(self._ends, device=last.device))
+        return ((~self._ended).sum() <= self._limit).expand(len(last))
+
+
+def _rows_can_leave(model: Any) -> bool:
+    """Return whether the model has transformers' usual cache; another one cannot be handed to `generate` again."""
+    return model._supports_default_dynamic_cache() and model.generation_config.cache_implementation is None
+
+
+def _ends(model: Any) -> list[int]:
+    ends = model.generation_config.eos_token_id
+    return list(ends) if isinstance(ends, (list, tuple)) else [] if ends is None else [ends]
+
+
+def _until_end(tokens: list[int], ends: list[int]) -> Written:
+    place = next((i for i, token in enumerate(tokens) if token in ends), None)
+    return Written(tokens) if place is None else Written(tokens[:place], tokens[place])

@@ -1,7 +1,11 @@
-"""Penalties by name, for the command line and for sweeps: `guarded`, `paper:0.3`, `guarded:0.2,min_match_length=2`."""
+"""Make penalties from their names: `guarded`, `paper:0.3`, `guarded:0.2,min_match_length=2`, `dry:0.8`.
+
+Commands and sweeps make every penalty here; `baselines` contains those that are not the LZ penalty.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +13,7 @@ from typing import Any
 from lz_penalty.config import PRESETS, LZPenaltyConfig
 from lz_penalty.errors import LZPenaltyError, closest, show
 
-__all__ = ["Penalty", "penalty"]
+__all__ = ["Penalty", "family", "is_lz", "penalty", "strength"]
 
 
 @dataclass(frozen=True)
@@ -17,9 +21,9 @@ class Penalty:
     """A penalty with its settings.
 
     Args:
-        name: as it was asked for.
-        make: gives transformers' processors for a tokenizer and a prompt's length.
-        config: the settings, where it is an LZ penalty.
+        name: the name that was requested.
+        make: returns transformers' processors for a tokenizer and a prompt's length.
+        config: the settings of an LZ penalty; `None` for other penalties and for strength 0.
     """
 
     name: str
@@ -28,15 +32,14 @@ class Penalty:
 
 
 def penalty(name: str) -> Penalty:
-    """The penalty that `NAME[:VALUE][,FIELD=VALUE ...]` asks for.
+    """Return the penalty for `NAME[:VALUE][,FIELD=VALUE ...]`.
 
-    NAME is `none`, an LZ preset or a baseline; VALUE its strength; fields are those of `LZPenaltyConfig`.
+    NAME is `none`, an LZ preset or a baseline. VALUE is its strength. The fields are those of `LZPenaltyConfig`.
 
     >>> penalty("guarded:0.3,min_match_length=2").config.min_match_length
     2
     """
-    head, *fields = name.split(",")
-    kind, _, value = head.partition(":")
+    kind, value, fields = _parts(name)
     if kind == "none":
         if value or fields:
             raise LZPenaltyError(f"penalty {show(name)}: 'none' takes no settings.")
@@ -51,9 +54,7 @@ def penalty(name: str) -> Penalty:
             f"penalty {show(name)}: unknown. Did you mean {closest(kind, known)}? Known: {', '.join(known)}."
         )
     if fields:
-        raise LZPenaltyError(
-            f"penalty {show(name)}: {kind} takes a value alone, such as {kind}:{BASELINES[kind].default}."
-        )
+        raise LZPenaltyError(f"penalty {show(name)}: {kind} takes a value alone, such as {kind}:{BASELINES[kind]}.")
     strength = _number(name, value) if value else None
     baseline(kind, strength)  # refuse a bad value now
 
@@ -61,6 +62,33 @@ def penalty(name: str) -> Penalty:
         return [baseline(kind, strength, prompt_length=prompt_length, pad_token_id=tokenizer.pad_token_id)]
 
     return Penalty(name, make)
+
+
+def family(name: str) -> str:
+    """Return a penalty's name without its settings.
+
+    >>> family("paper:0.15"), family("guarded:0.3,window_size=64"), family("none")
+    ('paper', 'guarded', 'none')
+    """
+    return _parts(name)[0]
+
+
+def strength(name: str) -> float:
+    """Return a penalty's strength; not a number if the name does not give one."""
+    value = _parts(name)[1]
+    return float(value) if value else math.nan
+
+
+def is_lz(name: str) -> bool:
+    """Return whether the name is that of an LZ penalty, and not `none` or a baseline."""
+    return family(name) in PRESETS
+
+
+def _parts(name: str) -> tuple[str, str, list[str]]:
+    """Return NAME, VALUE and the fields."""
+    head, *fields = name.split(",")
+    kind, _, value = head.partition(":")
+    return kind, value, fields
 
 
 def _lz_penalty(name: str, preset: str, value: str, fields: list[str]) -> Penalty:

@@ -1,4 +1,4 @@
-"""Predictors for `entropy_coding`: a language model, with or without a penalty, and the LZSS compressor as one."""
+"""Predictors for `entropy_coding`: a language model with or without a penalty, and LZSS as a language model."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lz_penalty.ops import marginal_codelengths
 
 __all__ = ["LZSSPredictor", "ModelPredictor", "closed_form", "exact_marginal"]
 
-LONGEST = 2048  # tokens that a model without a limit of its own looks back
+LONGEST = 2048  # context of a model that has no limit, in tokens
 
 
 class ModelPredictor:
-    """A language model, token by token and one sequence at a time, so that encoder and decoder compute the very same.
+    """A language model that reads one sequence token by token, so that encoder and decoder compute exactly the same.
 
-    The context begins with the end-of-text token. Where it reaches the model's limit, its older half is dropped.
+    The context begins with the end-of-text token. When it reaches the model's limit, its older half is dropped.
     """
 
     def __init__(self, loaded: Loaded, penalty: Penalty | None = None) -> None:
@@ -31,13 +31,13 @@ class ModelPredictor:
         self._processors = penalty.make(tokenizer, 0) if penalty else []
         self._longest = getattr(self._model.config, "max_position_embeddings", None) or LONGEST
         self._seen: list[int] = []
-        self._held = 0  # how many of them the cache holds
+        self._held = 0  # how many of them are in the cache
         self._cache: Any = None
         self._logits: torch.Tensor
         self.push(tokenizer.eos_token_id)
 
     def probabilities(self) -> npt.NDArray[np.float32]:
-        """Softmax of the logits, penalised by the tokens of the text."""
+        """Return the softmax of the logits, penalised by the tokens of the text."""
         scores = self._logits
         for processor in self._processors if len(self._seen) > 1 else []:
             scores = processor(torch.tensor([self._seen[1:]], device=scores.device), scores)
@@ -45,7 +45,7 @@ class ModelPredictor:
 
     @torch.no_grad()
     def push(self, token: int) -> None:
-        """Run the model on one token more."""
+        """Run the model on one more token."""
         self._seen.append(token)
         new = [token]
         if self._held == self._longest:
@@ -61,8 +61,8 @@ class LZSSPredictor:
     """A compressor as a language model: the probability of a token is `2^-codelength`, normalised.
 
     Args:
-        codelengths: gives the codelength of every next token after the tokens so far; `closed_form`, `exact_marginal`.
-        vocab_size: the alphabet.
+        codelengths: returns the codelength of every next token after the tokens so far: `closed_form`, `exact_marginal`.
+        vocab_size: the size of the alphabet.
     """
 
     def __init__(self, codelengths: Callable[[Sequence[int], int], npt.NDArray[np.float64]], vocab_size: int) -> None:
@@ -71,12 +71,12 @@ class LZSSPredictor:
         self.codelength = 0.0  # of the tokens so far, before normalising
 
     def probabilities(self) -> npt.NDArray[np.float32]:
-        """`2^-codelength`, normalised: these codelengths are no complete prefix code, as the paper's are assumed to be."""
+        """Return `2^-codelength`, normalised, because these codelengths are not a complete prefix code as the paper assumes."""
         weights = np.exp2(-self._codelengths(self._seen, self._vocab_size))
         return (weights / weights.sum()).astype(np.float32)
 
     def push(self, token: int) -> None:
-        """Remember the token."""
+        """Append the token to the tokens so far."""
         self.codelength += float(self._codelengths(self._seen, self._vocab_size)[token])
         self._seen.append(token)
 
@@ -84,7 +84,7 @@ class LZSSPredictor:
 def closed_form(
     config: LZPenaltyConfig,
 ) -> Callable[[Sequence[int], int], npt.NDArray[np.float64]]:
-    """The codelengths that the penalty is made of; a literal costs `log2 V`, as they leave out the flag bit."""
+    """Return the function of the penalty's codelengths; a literal costs `log2 V`, without the flag bit."""
 
     def codelengths(context: Sequence[int], vocab_size: int) -> npt.NDArray[np.float64]:
         if not context:
@@ -98,11 +98,11 @@ def closed_form(
 def exact_marginal(
     context: Sequence[int], vocab_size: int, window_size: int = 512, buffer_size: int = 32
 ) -> npt.NDArray[np.float64]:
-    """`reference.exact_marginal_codelengths`, computed for all tokens at once.
+    """Return `reference.exact_marginal_codelengths`, computed for all tokens at once.
 
-    With the table of match lengths `table[i, j]`, how far the buffer from its i-th newest token on agrees with the window
-    from its j-th newest on, the code of every rest of the buffer is known; a token in the window is coded with what it
-    continues there, and the rest follows.
+    `table[i, j]` is the number of tokens, counted backwards, for which the buffer from its i-th newest token equals the
+    window from its j-th newest. It gives the code of every older rest of the buffer. A token of the window is coded together
+    with the match that it continues, and the rest of the buffer follows.
     """
     y = np.asarray(context[-buffer_size:], dtype=np.int64)[::-1]
     z = np.asarray(context[: max(0, len(context) - buffer_size)][-window_size:], dtype=np.int64)[::-1]
@@ -117,8 +117,8 @@ def exact_marginal(
         start = int(table[i].argmax())  # the nearest of the longest
         length = int(table[i, start])
         rest[i] = (math.log2(length * (start + 1)) + 1 + rest[i + length]) if length else literal + rest[i + 1]
-    lengths = table[0, 1:] + 1  # of a token at each place of the window, with the buffer after it
-    order = np.lexsort((np.arange(len(z)), -lengths))[::-1]  # the longest and among them the nearest is written last
+    lengths = table[0, 1:] + 1  # of the match that ends with the token at each position of the window
+    order = np.lexsort((np.arange(len(z)), -lengths))[::-1]  # the longest, then nearest, comes last
     values = np.log2(lengths) + np.log2(np.arange(1, len(z) + 1)) + 1 + rest[lengths - 1] - rest[0]
     bits[z[order]] = values[order]
     return bits

@@ -1,4 +1,4 @@
-"""Recording how a model continues a prompt under penalties, for the explorer."""
+"""Record how a model continues a prompt under penalties, for the explorer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from lz_penalty.engines._special_tokens import special_token_ids
 from lz_penalty.errors import LZPenaltyError
-from lz_penalty.evaluation.generation import UNCHANGED, Loaded
+from lz_penalty.evaluation.generation import Loaded, decode
 from lz_penalty.evaluation.penalties import Penalty
 from lz_penalty.explain._recording import FORMAT, MAX_TOKENS, checked_recording
 from lz_penalty.explain._tokenizing import decoder
@@ -30,15 +30,15 @@ def record(
     about: str = "",
     model_name: str = "bundled",
 ) -> dict[str, Any]:
-    """Continue the prompt greedily under each penalty; keep the model's own logits of the likeliest tokens at each step.
+    """Continue the prompt greedily under each penalty, and keep the model's own logits of the likeliest tokens.
 
     Args:
         loaded: the model.
         prompt: token ids.
         penalties: each gives one run.
-        new_tokens: how many each writes.
-        may_end: whether a run may end before that; what it then ends with is part of it.
-        top: how many tokens' logits are kept.
+        new_tokens: how many tokens a run writes at most.
+        may_end: whether a run may end earlier; its end token is then part of it.
+        top: how many tokens' logits are kept in each step.
         name: what the explorer calls the recording.
         about: a sentence or two about it.
         model_name: what the model is called.
@@ -69,23 +69,13 @@ def record(
 def _run(
     loaded: Loaded, prompt: Sequence[int], penalty: Penalty, new_tokens: int, may_end: bool, top: int
 ) -> dict[str, Any]:
-    ids = torch.tensor([list(prompt)], device=loaded.model.device)
-    out = loaded.model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        **UNCHANGED,
-        logits_processor=penalty.make(loaded.tokenizer, len(prompt)),
-        do_sample=False,
-        max_new_tokens=new_tokens,
-        min_new_tokens=None if may_end else new_tokens,
-        pad_token_id=loaded.tokenizer.pad_token_id,
-        output_logits=True,  # before any processor
-        return_dict_in_generate=True,
+    steps: list[torch.Tensor] = []
+    (written,) = decode(
+        loaded, [prompt], penalty, new_tokens, may_end=may_end, watch=lambda logits: steps.append(logits[0].double())
     )
-    tokens = out.sequences[0, len(prompt) :].tolist()
+    tokens = written.tokens if written.end is None else [*written.tokens, written.end]
     kept, normalisers = [], []
-    for token, row in zip(tokens, out.logits, strict=True):
-        logits = row[0].double()
+    for token, logits in zip(tokens, steps):
         normalisers.append(round(torch.logsumexp(logits, 0).item(), 3))
         likeliest = logits.topk(min(top, len(logits))).indices.tolist()
         chosen = [*likeliest, *([] if token in likeliest else [token])]

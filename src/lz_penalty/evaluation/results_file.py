@@ -1,4 +1,4 @@
-"""Results on disk: JSON with the version and the machine that made them, there complete or not at all."""
+"""Write results as JSON, with the version and the machine that made them; a file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["write_results"]
 
 
 def write_results(path: Path, plan: dict[str, Any], results: list[Any]) -> None:
-    """Write what was measured, and how."""
+    """Write the results, and the plan that made them."""
     data = {"lz_penalty": lz_penalty.__version__, "machine": _machine(), "plan": plan, "results": results}
     write_file(path, json.dumps(data, indent=2) + "\n")
 

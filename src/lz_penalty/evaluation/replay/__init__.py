@@ -1,4 +1,4 @@
-"""Stored requests sent again, without and with the penalty: what it would have changed in one's own traffic.
+"""Send stored requests again, without and with the penalty, and count what the penalty changes.
 
-`log` reads requests, `sending` sends them, `answers` says whether an answer is right, `pairs` counts, `running` does it all.
+`log` reads requests, `sending` sends them, `results` stores the answers, `pairs` counts, and `running` does all of it.
 """

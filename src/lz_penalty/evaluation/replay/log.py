@@ -1,4 +1,4 @@
-"""Stored requests in the OpenAI style, and where each server wants the settings of the penalty. Sends nothing."""
+"""Read stored requests in the OpenAI style, and add the penalty's settings where each server reads them. Sends nothing."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from lz_penalty.errors import LZPenaltyError
 
 __all__ = ["OFF", "REFUSED", "STYLES", "Log", "Stored", "alone", "requests", "with_settings"]
 
-# Where a server takes lz_* fields: beside the others, or in an object of its own.
+# Where a server reads lz_* fields: beside the others, or in an object.
 STYLES: dict[str, str | None] = {"flat": None, "vllm": "vllm_xargs", "sglang": "custom_params"}
 OFF = {"lz_penalty": 0}
-REFUSED = {"lz_penalty": -1}  # what no server with the penalty accepts
+REFUSED = {"lz_penalty": -1}  # no server with the penalty accepts this
 NO_POLICY = {"lz_end_thinking_copies": "none", "lz_stop_copies": "none", "lz_shadow": 0}
-WRAPPERS = ("body", "request")  # where logs keep a request, if a line is not one itself; `body`: OpenAI's batch files
+WRAPPERS = ("body", "request")  # where a line may contain the request; `body`: OpenAI's batch files
 KINDS = {"messages": "chat/completions", "prompt": "completions"}
-DROPPED = ("stream", "stream_options", "n", "best_of")  # one answer, in one piece
+DROPPED = ("stream", "stream_options", "n", "best_of")  # so that a request has one answer, in one piece
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,11 @@ class Log:
     """How to read a log.
 
     Args:
-        request: where the request is in a line, as `data.request`; by default the line itself, its `body` or `request`.
-        expected: where the expected answer is in a line, if anywhere.
-        model: the model to ask, whatever the requests say.
-        changes: fields that replace those of the requests, such as `temperature`; `None` removes one.
+        request: where a line contains the request, such as `data.request`; by default the line itself, its `body` or
+            its `request`.
+        expected: where a line contains the expected answer, if it does.
+        model: the model to ask instead of the requests' own.
+        changes: fields that replace those of the requests, such as `temperature`; `None` removes a field.
     """
 
     request: str | None = None
@@ -51,7 +52,7 @@ class Log:
 
 @dataclass(frozen=True)
 class Stored:
-    """A request to send again: its line, where it goes, its body without any penalty, and the expected answer."""
+    """A request to send again: its line, its path on the server, its body without a penalty, and the expected answer."""
 
     line: int
     path: str
@@ -60,17 +61,17 @@ class Stored:
 
     @property
     def key(self) -> str:
-        """What tells it from other requests."""
+        """A hash that distinguishes it from other requests."""
         return hashlib.sha256(json.dumps([self.path, self.body], sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def sampled(self) -> bool:
-        """Whether two answers may differ by chance alone: temperature is 1 where it is not given."""
+        """Whether two answers may differ by chance alone; the default temperature is 1."""
         return self.body.get("temperature", 1) != 0 and self.body.get("top_k") != 1
 
 
 def requests(source: str, log: Log) -> Iterator[Stored | Problem]:
-    """The requests of a file of JSON lines, also compressed; what is none is a `Problem`."""
+    """Yield the requests of a file of JSON lines, which may be compressed; a line without a request is a `Problem`."""
     for record in read(source, Reading(format="jsonl")):
         yield record if isinstance(record, Problem) else _stored(record, log)
 
@@ -109,7 +110,7 @@ def _body(found: Any) -> Any:
 
 
 def _without_settings(body: dict[str, Any]) -> dict[str, Any]:
-    """The body without `lz_*` fields, wherever they are."""
+    """Return the body without any `lz_*` fields."""
     plain = {name: value for name, value in body.items() if not name.startswith("lz_")}
     for place in STYLES.values():
         if place is not None and isinstance(plain.get(place), dict):
@@ -120,9 +121,9 @@ def _without_settings(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def alone(style: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The same penalty without the ladder and the shadow mode that a server may have by default.
+    """Return the settings with the ladder and the shadow mode off, which a server may have by default.
 
-    Flat fields go to servers that may not know what those are, and would refuse them.
+    The style `flat` is left unchanged: servers of this style may refuse these fields.
 
     >>> alone("vllm", OFF)
     {'lz_penalty': 0, 'lz_end_thinking_copies': 'none', 'lz_stop_copies': 'none', 'lz_shadow': 0}
@@ -131,7 +132,7 @@ def alone(style: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_settings(body: Mapping[str, Any], style: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The body with the settings where a server of this style takes them.
+    """Return the body with the settings where a server of this style reads them.
 
     >>> with_settings({"prompt": "Hi"}, "vllm", {"lz_preset": "guarded"})
     {'prompt': 'Hi', 'vllm_xargs': {'lz_preset': 'guarded'}}

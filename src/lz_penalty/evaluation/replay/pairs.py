@@ -1,4 +1,4 @@
-"""Answers without and with the penalty, side by side: judged one by one, and counted."""
+"""Judge and count the answers without and with the penalty."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from lz_penalty.detection._verdict import CRITERIA, Limits
-from lz_penalty.evaluation.replay.answers import Checker
+from lz_penalty.evaluation.measures import Checker, loop_in
 from lz_penalty.evaluation.replay.sending import Answer
 
 __all__ = ["Judged", "Pair", "Side", "Summary", "judge"]
@@ -26,7 +25,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Judged:
-    """One answer: whether it ends in a loop, the characters that this wastes, and whether it is right, where known."""
+    """One answer: whether it is a loop, the characters that the loop wastes, and whether it is right, if known."""
 
     loop: bool
     wasted: int
@@ -34,15 +33,15 @@ class Judged:
 
 
 def judge(answer: Answer, expected: str | None, criteria: Sequence[str], checker: Checker | None) -> Judged:
-    """What is to be said of one answer."""
-    found = [verdict for name in criteria if (verdict := CRITERIA[name](answer.whole, Limits()))]
-    wasted = max((verdict.wasted or 0 for verdict in found), default=0)
-    return Judged(bool(found), wasted, checker.right(answer.text, expected) if checker else None)
+    """Judge one answer."""
+    loop = loop_in(answer.whole, criteria)
+    wasted = (loop.wasted or 0) if loop else 0
+    return Judged(loop is not None, wasted, checker.right(answer.text, expected) if checker else None)
 
 
 @dataclass
 class Side:
-    """All answers of one kind: how many end in a loop, were cut off, are right; characters wasted in loops; tokens."""
+    """Counts of all answers without, or with, the penalty: loops, wasted characters, cut off, right, tokens."""
 
     loops: int = 0
     wasted: int = 0
@@ -53,18 +52,18 @@ class Side:
 
 @dataclass
 class Summary:
-    """What the penalty changed.
+    """Counts of what the penalty changed.
 
     Args:
         replayed: requests with both answers.
         problems: lines and requests that could not be replayed.
         sampled: replayed requests whose answers may differ by chance alone.
-        without, with_penalty: all answers of each kind.
-        loops_broken, loops_made: requests whose answer is a loop only without, and only with the penalty.
-        changed: answers that differ.
+        without, with_penalty: counts of the answers without and with the penalty.
+        loops_broken, loops_made: requests whose answer is a loop only without, or only with the penalty.
+        changed: requests whose two answers differ.
         counted: requests whose tokens the server counted both times.
-        checked: answers that could be checked.
-        lost, won: right only without, and only with the penalty.
+        checked: requests whose answers could be checked.
+        lost, won: answers that are right only without, or only with the penalty.
     """
 
     replayed: int = 0
@@ -104,12 +103,12 @@ class Summary:
 
     @property
     def tokens_saved(self) -> int:
-        """How many tokens fewer the answers with the penalty have."""
+        """How many fewer tokens the answers with the penalty have."""
         return self.without.tokens - self.with_penalty.tokens
 
     @property
     def p_value(self) -> float | None:
-        """How probable a difference between lost and won as large as this is by chance: the exact sign test.
+        """The p value of the exact sign test that lost and won differ by chance alone.
 
         >>> Summary(lost=0, won=6).p_value
         0.03125
@@ -121,5 +120,5 @@ class Summary:
         return min(1.0, 2 * tail)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return asdict(self) | {"tokens_saved": self.tokens_saved, "p_value": self.p_value}

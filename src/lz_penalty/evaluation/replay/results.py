@@ -1,4 +1,4 @@
-"""The file of answers: one JSON line per request, written as they come, so that an interrupted replay goes on."""
+"""Store answers in a file, one JSON line per request and written at once, so that an interrupted replay can continue."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["Results"]
 
 
 class Results:
-    """Answers on disk, found by the line and key of their request; only places in the file are kept in memory.
+    """Answers on disk, found by the line and key of their request. Only positions in the file are kept in memory.
 
-    The first line holds the settings that all answers were made with; those of other settings are never mixed in.
+    The first line contains the settings that made all answers. A file with other settings is refused.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
@@ -34,7 +34,7 @@ class Results:
         self._index()
 
     def _index(self) -> None:
-        """Find the answers that are there already; a last line that was cut off is nobody's, and is ended."""
+        """Find the answers in the file. A last line that was cut off is ignored, and gets a line end."""
         self._file.seek(0)
         first = self._file.readline()
         if not first:
@@ -59,12 +59,12 @@ class Results:
         return (stored.line, stored.key) in self._places
 
     def add(self, stored: Stored, without: Answer, with_penalty: Answer) -> None:
-        """Keep both answers to a request."""
+        """Store both answers to a request."""
         row = {"line": stored.line, "key": stored.key, "without": asdict(without), "with": asdict(with_penalty)}
         self._places[stored.line, stored.key] = self._append(row)
 
     def answers(self, stored: Stored) -> tuple[Answer, Answer]:
-        """Both answers to a request that is here."""
+        """Return both answers to a request in the file."""
         self._file.seek(self._places[stored.line, stored.key])
         row = json.loads(self._file.readline())
         return _answer(row["without"]), _answer(row["with"])
@@ -80,13 +80,13 @@ class Results:
 
     @contextmanager
     def replaced(self) -> Iterator[Any]:
-        """A function that writes a row into the file that takes this one's place when all is done."""
+        """Yield a function that writes rows to a new file, which replaces this one at the end."""
         with replacing(self.path) as write:
             write(json.dumps(self._settings) + "\n")
             yield lambda row: write(json.dumps(row) + "\n")
 
     def close(self) -> None:
-        """Close the file; what could not be written was told when it was added."""
+        """Close the file. Errors of writing were raised when an answer was added."""
         with suppress(OSError):
             self._file.close()
 

@@ -1,4 +1,4 @@
-"""Replaying a log: send what is not answered yet, many at a time, then judge and count everything in the log's order."""
+"""Replay a log: send the requests without an answer, many at a time, then judge and count all in the log's order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.detection._records import Problem
 from lz_penalty.detection._verdict import CRITERIA
 from lz_penalty.errors import LZPenaltyError
-from lz_penalty.evaluation.replay.answers import Checker
+from lz_penalty.evaluation.measures import Checker
 from lz_penalty.evaluation.replay.log import OFF, REFUSED, Log, Stored, alone, requests, with_settings
 from lz_penalty.evaluation.replay.pairs import Pair, Summary, judge
 from lz_penalty.evaluation.replay.results import Results
@@ -20,21 +20,21 @@ from lz_penalty.evaluation.replay.sending import Endpoint, FailedError, Unreacha
 
 __all__ = ["Replay", "replay"]
 
-MOST_UNREACHABLE = 20  # requests in a row without any answer, after which the server is taken for gone
+MOST_UNREACHABLE = 20  # after so many requests in a row without an answer no more are sent
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What is replayed, and how.
+    """How a log is replayed.
 
     Args:
         log: how requests are read.
         config: the penalty.
-        style: where the server takes its settings; see `log.STYLES`.
-        concurrency: requests under way at once.
-        criteria: names from `detection.verdict.CRITERIA`: an answer is a loop if any says so.
-        checker: says which answers are right.
-        probe: whether to make sure first that the server has the penalty: it must refuse a setting that is out of range.
+        style: where the server reads its settings; see `log.STYLES`.
+        concurrency: how many requests are sent at once.
+        criteria: names of criteria of `detect`; an answer is a loop if any of them finds one.
+        checker: decides which answers are right.
+        probe: whether to check first that the server has the penalty: it must refuse a setting that is out of range.
     """
 
     log: Log
@@ -53,7 +53,7 @@ class Replay:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What answers depend on."""
+        """The settings that answers depend on."""
         return {
             "penalty": self.config.to_request(),
             "style": self.style,
@@ -77,9 +77,9 @@ def replay(
         source: a file of JSON lines.
         what: how.
         endpoint: the server.
-        results: where answers are kept; those that are there are not asked for again.
+        results: stores the answers; requests whose answers it contains are not sent.
         tick: called for every line that is done.
-        report: called with everything that went wrong; the rest goes on.
+        report: called with every problem; the other requests continue.
     """
     errors = asyncio.run(_Sender(source, what, endpoint, results, tick, report).run())
     summary = Summary()
@@ -97,7 +97,7 @@ def replay(
 
 
 def _judged(stored: Stored, what: Replay, results: Results, summary: Summary) -> dict[str, Any]:
-    """Count one request; its row of the file."""
+    """Count one request, and return its row of the file."""
     pair = Pair(*results.answers(stored), stored.sampled, stored.expected)
     without, with_penalty = (
         judge(one, pair.expected, what.criteria, what.checker) for one in (pair.without, pair.with_penalty)
@@ -113,7 +113,7 @@ def _judged(stored: Stored, what: Replay, results: Results, summary: Summary) ->
 
 
 class _Sender:
-    """Sends what has no answer yet; each worker takes the next request when it is done with the last."""
+    """Sends the requests without an answer; each worker takes the next request when it has finished one."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class _Sender:
         self._unreachable = 0
 
     async def run(self) -> dict[int, str]:
-        """Send everything; the errors, by line."""
+        """Send all requests, and return the errors by line."""
         try:
             if self._what.probe:
                 await self._probe()
@@ -150,7 +150,7 @@ class _Sender:
             self._tick()
 
     async def _probe(self) -> None:
-        """Without the penalty a server would ignore its settings, and nothing would change: that must not pass unseen."""
+        """Raise an error if the server lacks the penalty: it would ignore the settings, and nothing would change."""
         found = (one for one in requests(self._source, self._what.log) if isinstance(one, Stored))
         stored = next((one for one in found if one not in self._results), None)
         if stored is None:
@@ -161,7 +161,7 @@ class _Sender:
         except UnreachableError as error:
             raise LZPenaltyError(f"{error}; is the server running?") from None
         except FailedError:
-            return  # refused, as it should be; if for another reason, the request itself will say so
+            return  # refused as expected; a refusal for another reason will recur for the request itself
         raise LZPenaltyError(
             f"{self._endpoint.url} accepts lz_penalty = -1 in the style {self._what.style!r}: it does not have the penalty, "
             "or takes its settings elsewhere (--style). --no-probe replays all the same."

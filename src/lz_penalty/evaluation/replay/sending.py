@@ -1,4 +1,4 @@
-"""Sending a request and reading its answer; an answer that cannot be had is an error that is named, and nothing else.
+"""Send a request and read its answer.
 
 Needs the `openai` package: `pip install 'lz-penalty[judge]'`.
 """
@@ -29,13 +29,13 @@ class UnreachableError(FailedError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model wrote.
+    """The answer of a model.
 
     Args:
-        text: the answer, with tool calls as JSON after it.
-        reasoning: what came before it, where the server tells them apart.
-        finish: why it ended.
-        tokens: how many it has, as the server counts them.
+        text: the text, with tool calls as JSON after it.
+        reasoning: the reasoning before it, if the server separates them.
+        finish: why the answer ended.
+        tokens: how many tokens it has, counted by the server.
     """
 
     text: str
@@ -45,7 +45,7 @@ class Answer:
 
     @property
     def whole(self) -> str:
-        """Reasoning and text."""
+        """Reasoning and text together."""
         return f"{self.reasoning}\n{self.text}" if self.reasoning and self.text else self.reasoning or self.text
 
 
@@ -53,10 +53,10 @@ class Endpoint:
     """An OpenAI-compatible server.
 
     Args:
-        url: its address; `/v1` is added where there is no path.
-        key_variable: name of the environment variable that holds the key; local servers often need none.
+        url: its address; `/v1` is added to an address without a path.
+        key_variable: name of the environment variable that contains the key; local servers often need none.
         timeout: seconds that one answer may take.
-        retries: how often a request is sent again after 429, 5xx, a time-out or a lost connection; pauses double.
+        retries: how often a request is sent again after 429, 5xx, a time-out or a lost connection; the pauses double.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Endpoint:
         )
 
     async def ask(self, path: str, body: dict[str, Any]) -> Answer:
-        """The answer to a request; raises `FailedError`."""
+        """Return the answer to a request; raise `FailedError` if there is none."""
         from openai import APIConnectionError, APIError, APIStatusError
 
         try:
@@ -92,16 +92,16 @@ class Endpoint:
             raise FailedError(self._line(f"malformed answer: {error}")) from None
 
     async def close(self) -> None:
-        """Close its connections."""
+        """Close all connections."""
         await self._client.close()
 
     def _line(self, message: str) -> str:
-        """A message in one line, without the key that a careless server may have repeated."""
+        """Return a message in one line, without the key, which a server may have repeated."""
         return " ".join((message.replace(self._key, "***") if self._key else message).split())[:500]
 
 
 def _message(error: Any) -> str:
-    """What a server says of a request that it refuses, in any of the usual forms."""
+    """Return the message of a server that refuses a request, in any of the usual forms."""
     body = error.body
     for name in ("error", "detail", "message"):
         body = body.get(name, body) if isinstance(body, dict) else body
@@ -109,7 +109,7 @@ def _message(error: Any) -> str:
 
 
 def _answer(found: Any) -> Answer:
-    """The first choice of a chat completion or a completion."""
+    """Return the first choice of a chat completion or a completion."""
     try:
         choice = found["choices"][0]
         message = choice.get("message") or {"content": choice.get("text")}

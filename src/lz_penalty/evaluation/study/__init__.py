@@ -1,1 +1,1 @@
-"""The paper's study on inspect-ai: tasks, scorers, a declarative sweep, and the report. Needs the extra `study`."""
+"""Repeat the paper's study with inspect-ai: tasks, scorers, sweeps in TOML files, and the report. Needs the extra `study`."""

@@ -1,4 +1,4 @@
-"""How long a sweep will take and what it will cost: from what was measured so far, else from what the sweep declares."""
+"""Estimate how long a sweep takes and what it costs, from its logs so far or else from the speed that the sweep declares."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from lz_penalty.evaluation.study.sweep import Cell, Sweep
 
 __all__ = ["Estimate", "estimate"]
 
-PROMPT_CHARACTERS = 4  # of a token, roughly
+CHARACTERS_PER_TOKEN = 4  # roughly
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What is left of one model's part of a sweep.
+    """The remaining part of one model's sweep.
 
     Args:
         model: its name.
-        cells, done: in all, and those that are recorded.
+        cells, done: how many cells there are, and how many of them are recorded.
         samples: outputs still to write.
-        tokens: to write; where nothing was measured yet, as if every output reached its cap.
-        seconds: at the measured speed, else at the declared one; `None` where neither is known.
+        tokens: tokens still to write; if nothing was measured yet, every output is counted with its largest length.
+        seconds: at the measured speed, else at the declared one; `None` if neither is known.
         cost: in the unit of the prices; `None` without prices.
         measured: whether tokens and speed come from this study's own logs.
     """
@@ -40,7 +40,7 @@ class Estimate:
 
 
 def estimate(sweep: Sweep, prepared: Prepared, out: Path) -> list[Estimate]:
-    """The estimate for each model."""
+    """Return the estimate for each model."""
     known = _Measured(log_folder(out))
     made = []
     for model in sweep.models:
@@ -53,12 +53,12 @@ def estimate(sweep: Sweep, prepared: Prepared, out: Path) -> list[Estimate]:
             samples += count
             tokens += count * known.length(cell, cell.max_tokens(sweep.grid))
             characters = sum(len(str(question.input)) for question in questions)
-            prompts += characters / PROMPT_CHARACTERS * cell.runs(sweep.grid)
+            prompts += characters / CHARACTERS_PER_TOKEN * cell.runs(sweep.grid)
         speed = known.speed(model.name) or model.tokens_per_second
         cost = None
         if len(model.price) == 2:
             cost = (prompts * model.price[0] + tokens * model.price[1]) / 1e6
-        if sweep.judge and len(sweep.judge.price) == 2:  # a judge reads every output and says little
+        if sweep.judge and len(sweep.judge.price) == 2:  # a judge reads every output and writes about 40 tokens
             cost = (cost or 0.0) + (tokens * sweep.judge.price[0] + samples * 40 * sweep.judge.price[1]) / 1e6
         made.append(
             Estimate(
@@ -76,7 +76,7 @@ def estimate(sweep: Sweep, prepared: Prepared, out: Path) -> list[Estimate]:
 
 
 class _Measured:
-    """What the logs of a study say about lengths and speed."""
+    """Lengths and speed in the logs of a study."""
 
     def __init__(self, logs: Path) -> None:
         self.done: set[tuple[str, str]] = set()
@@ -101,12 +101,12 @@ class _Measured:
             self._spans[model].append((_seconds(log.stats.started_at), _seconds(log.stats.completed_at)))
 
     def length(self, cell: Cell, otherwise: float) -> float:
-        """Mean tokens of this task's outputs."""
+        """Return the mean length of this task's outputs in tokens."""
         lengths = self._lengths[cell.model.name, cell.task.name]
         return sum(lengths) / len(lengths) if lengths else otherwise
 
     def speed(self, model: str) -> float | None:
-        """Tokens per second over the time in which some cell was under way."""
+        """Return the tokens per second, over the time in which at least one cell was running."""
         busy, end = 0.0, float("-inf")
         for start, stop in sorted(self._spans[model]):
             busy += max(0.0, stop - max(start, end))

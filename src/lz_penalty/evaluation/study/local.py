@@ -1,8 +1,8 @@
-"""inspect-ai's provider for a transformers model in this process: requests are gathered into batches.
+"""A provider of inspect-ai for a transformers model in this process: it gathers requests into batches.
 
-A result does not depend on its batch: each row has its own random numbers, and float32 keeps the logits of a row the same
-to about 1e-6 whatever stands beside it. Where two tokens are closer than that, another batch may take the other one;
-`dtype = "float64"` leaves no such ties in practice, at half the speed.
+A result does not depend on its batch. Each row has its own random numbers, and in float32 the other rows of a batch change
+its logits by about 1e-6 at most. If two tokens are closer than that, another batch may choose the other token. In practice
+`dtype = "float64"` has no such ties, at half the speed.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from inspect_ai.model import (
     ChatCompletionChoice,
@@ -29,22 +28,18 @@ from inspect_ai.tool import ToolChoice, ToolInfo
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.evaluation.study.requests import LOCAL_FIELD
 
+if TYPE_CHECKING:
+    from lz_penalty.evaluation.generation import Written
+
 __all__ = ["PROVIDER", "LocalModelAPI"]
 
 PROVIDER = "lz-transformers"
-PAUSE = 0.1  # seconds without a new request after which a batch that is not full starts
+PAUSE = 0.1  # a batch that is not full starts after so many seconds without a new request
 
 
-@dataclass(frozen=True)
-class _Request:
-    prompt: tuple[int, ...]
+class _Request(NamedTuple):
+    prompt: list[int]
     seed: int
-
-
-@dataclass(frozen=True)
-class _Written:
-    tokens: list[int]
-    text: str
 
 
 class LocalModelAPI(ModelAPI):
@@ -70,17 +65,17 @@ class LocalModelAPI(ModelAPI):
         self.configure()
         self._lock = Lock()
         self._loaded: Any = None
-        self._waiting: dict[Hashable, list[tuple[_Request, asyncio.Future[_Written]]]] = {}
+        self._waiting: dict[Hashable, list[tuple[_Request, asyncio.Future[Written]]]] = {}
 
     def configure(self, device: str = "auto", batch: int = 64, workers: int = 1) -> None:
-        """Set what changes the speed and not the results; kept out of what identifies a log."""
+        """Set options that change the speed and not the results; inspect-ai does not identify a log by them."""
         self.device, self.batch, self.workers = device, batch, workers
         self._pool = ThreadPoolExecutor(workers, "lz-batch", _one_core)
 
     async def generate(
         self, input: list[ChatMessage], tools: list[ToolInfo], tool_choice: ToolChoice, config: GenerateConfig
     ) -> ModelOutput:
-        """One continuation; it waits for a batch of requests that differ in prompt and seed alone."""
+        """Return one continuation. The request waits for a batch of requests that differ only in prompt and seed."""
         if tools:
             raise LZPenaltyError(f"{PROVIDER}: has no tools.")
         body = config.extra_body or {}
@@ -92,7 +87,7 @@ class LocalModelAPI(ModelAPI):
             config.max_tokens or 1_024,
             body.get("may_end", True),
         )
-        request = _Request(tuple(self._prompt(input)), config.seed or 0)
+        request = _Request(self._prompt(input), config.seed or 0)
         written = await self._submit(key, request)
         cut = len(written.tokens) >= (config.max_tokens or 1_024)
         usage = ModelUsage(
@@ -101,7 +96,7 @@ class LocalModelAPI(ModelAPI):
             total_tokens=len(request.prompt) + len(written.tokens),
         )
         choice = ChatCompletionChoice(
-            message=ChatMessageAssistant(content=written.text, model=self.model_name),
+            message=ChatMessageAssistant(content=self.load().tokenizer.decode(written.tokens), model=self.model_name),
             stop_reason="max_tokens" if cut else "stop",
         )
         return ModelOutput(model=self.model_name, choices=[choice], usage=usage)
@@ -118,21 +113,19 @@ class LocalModelAPI(ModelAPI):
         return tokenizer("".join(message.text for message in messages)).input_ids
 
     def load(self) -> Any:
-        """The model and its tokenizer, loaded once; an error where that fails."""
-        from lz_penalty.evaluation.generation import load
-        from lz_penalty.evaluation.study.fast_attention import use_fast_attention
+        """Return the model and its tokenizer, which are loaded once; raise an error if that fails."""
+        from lz_penalty.evaluation.loading import load
 
         with self._lock:
             if self._loaded is None:
                 self._loaded = load(self.model_name, self.device, self.dtype)
-                use_fast_attention(self._loaded.model)
         return self._loaded
 
     # ------------------------------------------------------------ batches
 
-    async def _submit(self, key: Hashable, request: _Request) -> _Written:
+    async def _submit(self, key: Hashable, request: _Request) -> Written:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[_Written] = loop.create_future()
+        future: asyncio.Future[Written] = loop.create_future()
         waiting = self._waiting.setdefault(key, [])
         waiting.append((request, future))
         if len(waiting) >= self.batch:
@@ -142,7 +135,7 @@ class LocalModelAPI(ModelAPI):
         return await future
 
     def _start_if(self, key: Hashable, length: int, waiting: list[Any]) -> None:
-        """Start a batch to which nothing was added since."""
+        """Start a batch that has not grown since it had this length."""
         if self._waiting.get(key) is waiting and len(waiting) == length:
             self._start(key)
 
@@ -152,45 +145,35 @@ class LocalModelAPI(ModelAPI):
         run = asyncio.get_running_loop().run_in_executor(self._pool, self._write, key, requests, futures)
         run.add_done_callback(lambda done: _hand_out(done, futures))
 
-    def _write(self, key: Any, requests: list[_Request], futures: list[asyncio.Future[_Written]]) -> list[_Written]:
-        import torch
-
+    def _write(self, key: Any, requests: list[_Request], futures: list[asyncio.Future[Written]]) -> list[Written]:
+        from lz_penalty.evaluation.generation import Sampling, decode
         from lz_penalty.evaluation.penalties import penalty
-        from lz_penalty.evaluation.study.decoding import decode
-        from lz_penalty.evaluation.study.sampling import draw, uniforms, warpers
+
+        def stop_if_nobody_waits(logits: object) -> None:
+            if all(future.cancelled() for future in futures):
+                raise asyncio.CancelledError
 
         name, temperature, top_p, top_k, max_tokens, may_end = key
-        loaded = self.load()
-        prompts = [request.prompt for request in requests]
-        width = max(map(len, prompts))
-        processors = [*penalty(name).make(loaded.tokenizer, width), *warpers(temperature, top_p, top_k)]
-        numbers = torch.stack([uniforms(request.seed, request.prompt, max_tokens) for request in requests])
-        if loaded.model.device.type == "cuda":
-            numbers = numbers.to(loaded.model.device)
-
-        def choose(ids: torch.Tensor, scores: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-            if all(future.cancelled() for future in futures):
-                raise asyncio.CancelledError  # nobody waits for this batch any more
-            for processor in processors:
-                scores = processor(ids, scores)
-            return (
-                draw(scores, numbers[rows.to(numbers.device), ids.shape[1] - width])
-                if temperature
-                else scores.argmax(-1)
-            )
-
-        made = decode(loaded, prompts, choose, max_tokens, may_end=may_end)
-        return [_Written(tokens, loaded.tokenizer.decode(tokens)) for tokens in made]
+        prompts, seeds = zip(*requests)
+        return decode(
+            self.load(),
+            prompts,
+            penalty(name),
+            max_tokens,
+            may_end=may_end,
+            sampling=Sampling(temperature, top_p, top_k, seeds) if temperature else None,
+            watch=stop_if_nobody_waits,
+        )
 
 
 def _one_core() -> None:
-    """Workers share the cores: threads of a small model would mostly wait for each other."""
+    """Use one thread per worker, because the threads of a small model would mostly wait for each other."""
     import torch
 
     torch.set_num_threads(1)
 
 
-def _hand_out(done: asyncio.Future[list[_Written]], futures: list[asyncio.Future[_Written]]) -> None:
+def _hand_out(done: asyncio.Future[list[Written]], futures: list[asyncio.Future[Written]]) -> None:
     if done.cancelled():
         return
     error = done.exception()

@@ -1,4 +1,4 @@
-"""From a sweep's model to inspect-ai's: the local one, or a server that answers and knows the penalty."""
+"""Make inspect-ai's model for a model of a sweep: in this process, or on a server that answers and has the penalty."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from lz_penalty.evaluation.study.sweep import JudgeEntry, ModelEntry
 
 __all__ = ["living", "local_or_provider", "make_judge", "on_endpoint", "refuses_bad_settings"]
 
-PATIENCE = 10.0  # seconds for a server to say that it lives
+PATIENCE = 10.0  # seconds that a server may take to answer the first request
 
 
 def local_or_provider(entry: ModelEntry) -> Model:
-    """A model that needs no endpoint of ours."""
+    """Return a model that has no endpoints in the sweep: one in this process, or one of another provider."""
     if entry.kind == "inspect":
         return get_model(entry.model, config=_patience(entry, entry.connections))
-    config = GenerateConfig(max_connections=2 * entry.batch * entry.workers)  # those that wait for a batch, too
+    config = GenerateConfig(max_connections=2 * entry.batch * entry.workers)  # also those that wait for a batch
     model = get_model(f"{PROVIDER}/{entry.model}", config=config, dtype=entry.dtype, chat=entry.chat)
     api: Any = model.api
     api.configure(entry.device, entry.batch, entry.workers)
-    api.load()  # now, so that a model that cannot be loaded is named once and not by every sample
+    api.load()  # now, so that a model that cannot be loaded gives one error and not one for every sample
     return model
 
 
 def on_endpoint(entry: ModelEntry, endpoint: str) -> Model:
-    """The model on one of its servers, through inspect's OpenAI-compatible provider."""
+    """Return the model on one of its servers, through inspect's OpenAI-compatible provider."""
     return get_model(
         f"openai-api/{entry.kind}/{entry.model}",
         base_url=endpoint,
@@ -48,7 +48,7 @@ def _patience(entry: ModelEntry, connections: int) -> GenerateConfig:
 
 
 def make_judge(entry: JudgeEntry) -> Model:
-    """The model of the role `grader`."""
+    """Return the model of the role `grader`."""
     return get_model(
         entry.model,
         base_url=entry.base_url,
@@ -58,7 +58,7 @@ def make_judge(entry: JudgeEntry) -> Model:
 
 
 def living(entry: ModelEntry) -> tuple[list[str], list[str]]:
-    """The endpoints that answer, and for each of the others what is wrong."""
+    """Return the endpoints that answer, and one error for each of the others."""
     alive, dead = [], []
     for endpoint in entry.endpoints:
         try:
@@ -70,7 +70,7 @@ def living(entry: ModelEntry) -> tuple[list[str], list[str]]:
 
 
 def refuses_bad_settings(entry: ModelEntry, endpoint: str) -> bool:
-    """Whether a server refuses a strength that makes no sense: one that answers does not know the penalty at all."""
+    """Return whether a server refuses a strength of -1. A server that accepts it does not have the penalty."""
     body: dict[str, Any] = {
         "model": entry.model,
         "messages": [{"role": "user", "content": "Hello"}],
@@ -84,7 +84,7 @@ def refuses_bad_settings(entry: ModelEntry, endpoint: str) -> bool:
 
 
 def _call(entry: ModelEntry, endpoint: str, path: str, body: dict[str, Any] | None) -> int:
-    """The status of the answer; an error where there is none, or the server itself is in trouble."""
+    """Return the status of the answer; raise an error if there is no answer or a status of 500 or more."""
     headers = {"Content-Type": "application/json"}
     key = os.environ.get(entry.key_variable)
     if key:

@@ -1,24 +1,24 @@
-"""What a request must carry so that a penalty takes effect, for each kind of server. A penalty that cannot is refused."""
+"""Make the request in which a penalty takes effect, for each kind of server; refuse a penalty that the server lacks."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any
 
-from lz_penalty.config import PRESETS
 from lz_penalty.errors import LZPenaltyError, show
+from lz_penalty.evaluation.penalties import is_lz
 from lz_penalty.evaluation.penalties import penalty as named
 from lz_penalty.evaluation.replay.log import OFF, STYLES, alone
 
 if TYPE_CHECKING:
     from inspect_ai.model import GenerateConfig
 
-__all__ = ["KINDS", "LZ_FIELD", "check_penalty", "generate_config", "is_lz"]
+__all__ = ["KINDS", "LOCAL_FIELD", "LZ_FIELD", "check_penalty", "generate_config"]
 
 KINDS = ("transformers", "vllm", "sglang", "inspect")
-LZ_FIELD = {kind: place for kind, place in STYLES.items() if place is not None}  # where servers look for `lz_*`
-LOCAL_FIELD = "lz_penalty_local"  # what `local.py` reads
-# Which baselines each kind knows, and whether as a field of inspect-ai or of the server's own.
+LZ_FIELD = {kind: place for kind, place in STYLES.items() if place is not None}  # where a server reads `lz_*`
+LOCAL_FIELD = "lz_penalty_local"  # read by `local.py`
+# The baselines that each kind has, and the server's own field for each; an empty one is a field of inspect-ai.
 BASELINES = {
     "vllm": {"repetition": "repetition_penalty", "frequency": "", "presence": ""},
     "sglang": {"repetition": "repetition_penalty", "frequency": "", "presence": ""},
@@ -27,17 +27,12 @@ BASELINES = {
 
 
 def check_penalty(name: str) -> None:
-    """Raise where there is no such penalty. A server's baselines are checked here, for machines without torch."""
+    """Raise an error if there is no such penalty. A server's baselines are checked here, for machines without torch."""
     head, _, value = name.partition(":")
     if head not in BASELINES["vllm"]:
         named(name)
     elif value and not _is_number(value):
         raise LZPenaltyError(f"penalty {show(name)}: {show(value)} must be a number.")
-
-
-def is_lz(name: str) -> bool:
-    """Whether it is an LZ penalty, rather than none or a baseline."""
-    return name.partition(",")[0].partition(":")[0] in PRESETS
 
 
 def generate_config(
@@ -50,10 +45,10 @@ def generate_config(
     top_k: int,
     may_end: bool = True,
 ) -> GenerateConfig:
-    """inspect-ai's settings of a request with this penalty; the seed is each run's own.
+    """Return inspect-ai's settings of a request with this penalty, without the seed, which differs between runs.
 
-    `none` and the baselines ask servers for `lz_penalty: 0`, and all for no ladder and no shadow mode, so that an
-    operator's default does not reach them. Greedy requests leave top_p and top_k out, which would change nothing.
+    `none` and the baselines request `lz_penalty: 0`. All requests turn the ladder and the shadow mode off, so that an
+    operator's defaults do not apply. Greedy requests have no top_p and top_k, which would change nothing.
 
     >>> body = generate_config("vllm", "repetition:1.2", 0.0, max_tokens=9, top_p=1.0, top_k=0).extra_body
     >>> body.pop("vllm_xargs")
@@ -73,14 +68,14 @@ def generate_config(
         if kind == "transformers":
             fields["top_k"] = top_k
         elif top_k and kind in LZ_FIELD:
-            body["top_k"] = top_k  # inspect's OpenAI-compatible providers drop their own field without a word
+            body["top_k"] = top_k  # inspect's OpenAI-compatible providers drop their own field silently
         elif top_k:
             fields["top_k"] = top_k
     return GenerateConfig(temperature=temperature, max_tokens=max_tokens, extra_body=body or None, **fields)
 
 
 def _fields(kind: str, penalty: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Fields of GenerateConfig, and of the request's body."""
+    """Return the fields of GenerateConfig and those of the request's body."""
     head, _, value = penalty.partition(":")
     if kind == "transformers":
         return {}, {LOCAL_FIELD: penalty}

@@ -1,4 +1,4 @@
-"""From logs to one table: a row per sample and run. The table is what a study commits, and what the report reads."""
+"""Turn logs into one table with a row per sample and run. A study commits this table, and the report reads it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ ROWS, COSTS = "results.csv", "costs.csv"
 
 @dataclass(frozen=True)
 class Row:
-    """What one sample gave in one run; not a number where it was not measured.
+    """The results of one sample in one run; a value that was not measured is not a number.
 
     Args:
         model, task, penalty, temperature: the cell.
-        run: from 1.
+        run: counted from 1.
         sample: its id.
         correct: 0 to 1.
-        exact, degenerate, loop, judged, dual, onset, wasted, tokens, capped: as the scorer `repetition` says.
+        exact, degenerate, loop, judged, dual, onset, wasted, tokens, capped: the values of the scorer `repetition`.
     """
 
     model: str
@@ -60,7 +60,7 @@ class Cost:
 
 
 def read_logs(folder: Path) -> list[Row]:
-    """All samples of the newest complete log of every cell; errors name the log."""
+    """Return all samples of the newest complete log of every cell; errors name the log."""
     from inspect_ai.log import list_eval_logs, read_eval_log
 
     rows: dict[tuple[Any, ...], list[Row]] = {}
@@ -95,12 +95,12 @@ def _order(row: Row) -> tuple[Any, ...]:
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Write them as CSV, sorted, so that equal results are equal bytes."""
+    """Write rows as sorted CSV, so that equal results give equal bytes."""
     _write(path, Row, sorted(rows, key=_order))
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a file that `write_rows` wrote."""
+    """Return the rows of a file that `write_rows` wrote."""
     return _read(path, Row)
 
 
@@ -110,7 +110,7 @@ def write_costs(path: Path, costs: Iterable[Cost]) -> None:
 
 
 def read_costs(path: Path) -> list[Cost]:
-    """The costs of a file that `write_costs` wrote; none where there is no file."""
+    """Return the costs of a file that `write_costs` wrote; an empty list if there is no file."""
     return _read(path, Cost) if path.exists() else []
 
 

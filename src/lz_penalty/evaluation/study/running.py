@@ -1,4 +1,7 @@
-"""Running a sweep with inspect-ai's `eval_set`: what cannot run is named and left out, what is recorded is not run again."""
+"""Run a sweep with inspect-ai's `eval_set`, and measure what its penalties cost on human text.
+
+Cells that cannot run are named and left out. Cells that are recorded are not run again.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +16,29 @@ from inspect_ai.log import EvalLog, list_eval_logs, read_eval_log_sample_summari
 from inspect_ai.model import Model
 
 from lz_penalty.errors import LZPenaltyError
-from lz_penalty.evaluation.devices import usable_device
+from lz_penalty.evaluation.loading import load, usable_device
+from lz_penalty.evaluation.penalties import is_lz, penalty
 from lz_penalty.evaluation.study.models import living, local_or_provider, make_judge, on_endpoint, refuses_bad_settings
-from lz_penalty.evaluation.study.requests import generate_config, is_lz
+from lz_penalty.evaluation.study.requests import generate_config
+from lz_penalty.evaluation.study.results import COSTS, Cost, read_costs, write_costs
 from lz_penalty.evaluation.study.sweep import Cell, ModelEntry, Sweep, TaskEntry, cells
 from lz_penalty.evaluation.study.tasks import Questions, load_questions, make_task
 
-__all__ = ["Outcome", "Prepared", "log_folder", "prepare", "run_sweep"]
+__all__ = ["Outcome", "Prepared", "log_folder", "measure_costs", "prepare", "run_sweep"]
 
-Tick = Callable[[int], None]  # called after every sample with the tokens it took
+COST_TOKENS = 512  # of each passage
+
+Tick = Callable[[int], None]  # called after every sample with its number of tokens
 
 
 @dataclass
 class Prepared:
-    """What can run, and what cannot.
+    """The cells of a sweep that can run.
 
     Args:
         questions: of the tasks that could be loaded.
         cells: those that can run.
-        left_out: why the others cannot, each reason once.
+        left_out: the reasons why the others cannot run, each once.
     """
 
     questions: dict[TaskEntry, Questions] = field(default_factory=dict)
@@ -41,11 +48,11 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a sweep.
+    """The outcome of a sweep.
 
     Args:
-        complete: cells that have all their results.
-        problems: what was left out or failed, and why.
+        complete: how many cells have all their results.
+        problems: why cells were left out or failed.
     """
 
     complete: int
@@ -53,12 +60,12 @@ class Outcome:
 
 
 def log_folder(out: Path) -> Path:
-    """Where a study's logs are; `inspect view` reads them."""
+    """Return the folder of a study's logs, which `inspect view` reads."""
     return out / "logs"
 
 
 def prepare(sweep: Sweep) -> Prepared:
-    """Load the tasks, check every model's device and every cell's settings; needs no model."""
+    """Load the tasks, and check every model's device and every cell's settings; loads no model."""
     made = Prepared()
     missing = set()
     for entry in sweep.tasks:
@@ -103,10 +110,10 @@ def run_sweep(
 
     Args:
         sweep: what to run.
-        prepared: what `prepare` made of it.
+        prepared: the result of `prepare`.
         out: the study's folder.
-        resume: go on with what is there; without it, a folder with logs is an error.
-        tick: told about every sample that is done.
+        resume: continue from the logs in the folder; without it, a folder with logs is an error.
+        tick: called after every sample.
     """
     logs = log_folder(out)
     if not resume and logs.is_dir() and list_eval_logs(str(logs)):
@@ -120,8 +127,35 @@ def run_sweep(
     return Outcome(len(done) - len(failed), problems + [_why(log) for log in failed])
 
 
+def measure_costs(sweep: Sweep, out: Path) -> list[str]:
+    """Measure the human-text costs that the study's `costs.csv` does not contain yet; return the problems.
+
+    Only local models give every token's probability.
+    """
+    path, problems = out / COSTS, []
+    done = {(cost.model, cost.penalty): cost for cost in read_costs(path)}
+    for entry in sweep.models:
+        left = [name for name in sweep.grid.penalties if (entry.name, name) not in done]
+        if entry.kind != "transformers" or not entry.passages or not left:
+            continue
+        from lz_penalty import bundled_model
+        from lz_penalty.evaluation.bits import human_text_cost
+
+        try:
+            loaded = load(entry.model, entry.device, entry.dtype)
+        except LZPenaltyError as error:
+            problems.append(f"human-text cost, model {entry.name!r}: {error}")
+            continue
+        texts = bundled_model.passages()[: entry.passages]
+        for name in left:
+            bits = human_text_cost(loaded, texts, penalty(name), limit=COST_TOKENS)
+            done[entry.name, name] = Cost(entry.name, name, bits.mean, bits.low, bits.high)
+            write_costs(path, done.values())
+    return problems
+
+
 def _with_models(sweep: Sweep, prepared: Prepared) -> tuple[list[Task], list[str]]:
-    """Tasks of the cells whose model is there, dealt out to its servers, and what is wrong with the others."""
+    """Return the tasks of all cells whose model is available, spread over its servers, and the other models' problems."""
     tasks: list[Task] = []
     problems: list[str] = []
     for entry in sweep.models:
@@ -141,7 +175,7 @@ def _with_models(sweep: Sweep, prepared: Prepared) -> tuple[list[Task], list[str
 
 
 def _models(entry: ModelEntry, lz: bool, problems: list[str]) -> list[tuple[Model, bool]]:
-    """The model on each of its servers, and whether they know the LZ penalty."""
+    """Return the model on each of its servers, and whether the server has the LZ penalty."""
     if not entry.endpoints:
         return [(local_or_provider(entry), True)]
     alive, dead = living(entry)
@@ -190,12 +224,12 @@ def _run(sweep: Sweep, tasks: list[Task], logs: Path, tick: Tick) -> list[EvalLo
     finally:
         _Progress.tick = staticmethod(lambda tokens: None)
     if len(done) < len(tasks) or any(log.status == "cancelled" for log in done):
-        raise KeyboardInterrupt  # which inspect-ai has kept to itself
+        raise KeyboardInterrupt  # inspect-ai does not raise it
     return done
 
 
 def _why(log: EvalLog) -> str:
-    """Why a cell failed: the first sample's error, in one line."""
+    """Return why a cell failed: the first sample's error, in one line."""
     metadata = log.eval.metadata or {}
     where = f"model {metadata.get('model')!r}, {log.eval.task}"
     reason = log.error.message if log.error else log.status
@@ -211,7 +245,7 @@ def _why(log: EvalLog) -> str:
 
 @hooks(name="lz-penalty-progress", description="Progress of `lz-penalty eval`.")
 class _Progress(Hooks):
-    """Tells the sweep under way about each sample that ends. inspect-ai makes the one instance there is."""
+    """A hook that reports every finished sample to the running sweep. inspect-ai makes its only instance."""
 
     tick: Tick = staticmethod(lambda tokens: None)
 

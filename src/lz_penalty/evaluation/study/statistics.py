@@ -1,4 +1,4 @@
-"""From rows to numbers: means with their spread over runs and intervals over samples, and paired tests."""
+"""Compute means with their spread over runs and intervals over samples, and paired tests."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lz_penalty.evaluation.penalties import family, strength
 from lz_penalty.evaluation.study.results import Row
 
-__all__ = ["BASELINE", "Measured", "Summary", "family", "strength", "summaries", "was_judged", "wilson"]
+__all__ = ["BASELINE", "Measured", "Summary", "summaries", "was_judged", "wilson"]
 
 BASELINE = "none"
 RESAMPLES = 9_999
@@ -22,14 +23,14 @@ Measure = Callable[[Row], float]
 
 @dataclass(frozen=True)
 class Measured:
-    """A share in one cell, and how it compares with no penalty on the same samples.
+    """A share in one cell, and its change against no penalty on the same samples.
 
     Args:
         mean: over samples and runs.
         sd: of the runs' means; 0 for one run.
-        low, high: 95 % interval (Wilson) that counts each sample once, however many runs it had.
-        change: mean minus the baseline's at the same temperature.
-        p: of the paired permutation test that there is no change, corrected by Holm over the task's cells.
+        low, high: 95 % interval (Wilson), which counts each sample once for any number of runs.
+        change: mean minus the mean without a penalty at the same temperature.
+        p: of the paired permutation test for no change, corrected by Holm over the task's cells.
     """
 
     mean: float = math.nan
@@ -42,7 +43,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Summary:
-    """One cell."""
+    """The numbers of one cell."""
 
     model: str
     task: str
@@ -62,34 +63,19 @@ class Summary:
 
     @property
     def key(self) -> Key:
-        """Which cell."""
+        """The cell: model, task, penalty and temperature."""
         return self.model, self.task, self.penalty, self.temperature
 
 
-def family(penalty: str) -> str:
-    """What a penalty is called without its strength.
-
-    >>> family("paper:0.15"), family("guarded:0.3,window_size=64"), family("none")
-    ('paper', 'guarded', 'none')
-    """
-    return penalty.partition(",")[0].partition(":")[0]
-
-
-def strength(penalty: str) -> float:
-    """Its strength; not a number where it is the usual one."""
-    value = penalty.partition(",")[0].partition(":")[2]
-    return float(value) if value else math.nan
-
-
 def was_judged(rows: Iterable[Row]) -> bool:
-    """Whether a judge was asked; the few outputs on which it has no verdict are then left out."""
+    """Return whether a judge was asked; the few outputs without a verdict are then left out."""
     return any(not math.isnan(row.judged) for row in rows)
 
 
 def summaries(rows: Sequence[Row]) -> list[Summary]:
-    """Every cell's numbers, in the order of model, task, temperature and penalty.
+    """Return every cell's numbers, in the order of model, task, temperature and penalty.
 
-    Repetition is by search and judge where a judge was asked, else 20 copies in a row.
+    `repeats` is the measure `dual` if a judge was asked, else `degenerate`.
     """
     repeats = _dual if was_judged(rows) else _degenerate
     groups: dict[Key, list[Row]] = defaultdict(list)
@@ -148,7 +134,7 @@ def _measured(group: list[Row], measure: Measure) -> Measured:
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:
-    """The 95 % interval of a share of `count` independent samples.
+    """Return the 95 % interval of a share of `count` independent samples.
 
     >>> [round(end, 3) for end in wilson(0.0, 24)]
     [0.0, 0.138]
@@ -162,7 +148,7 @@ def wilson(share: float, count: int) -> tuple[float, float]:
 
 
 def _compare(found: dict[Key, Summary], groups: dict[Key, list[Row]], name: str, measure: Measure) -> None:
-    """Fill in change and p of one measure, in place."""
+    """Set change and p of one measure, in place."""
     tested: dict[tuple[str, str], dict[Key, float]] = defaultdict(dict)
     for key, group in groups.items():
         baseline = groups.get((key[0], key[1], BASELINE, key[3]))
@@ -189,7 +175,7 @@ def _by_sample(group: list[Row], measure: Measure) -> dict[str, float]:
 
 
 def _permutation(difference: np.ndarray) -> float:
-    """Two-sided p of a mean difference of 0: signs are flipped at random, always the same way."""
+    """Return the two-sided p of a mean difference of 0; signs are flipped at random with a fixed seed."""
     if not difference.any():
         return 1.0
     from scipy.stats import permutation_test
@@ -207,7 +193,7 @@ def _permutation(difference: np.ndarray) -> float:
 
 
 def _holm(raw: dict[Key, float]) -> dict[Key, float]:
-    """P values corrected for how many there are."""
+    """Return p values corrected for their number."""
     made, least = {}, 0.0
     for rank, (key, p) in enumerate(sorted(raw.items(), key=lambda item: (item[1], item[0]))):
         least = max(least, min(1.0, p * (len(raw) - rank)))

@@ -1,4 +1,4 @@
-"""The sweep as a file: models x tasks x penalties x temperatures x runs. Plain data; nothing runs here."""
+"""Read a sweep from a TOML file: models x tasks x penalties x temperatures x runs. Nothing runs here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from lz_penalty._checks import boolean, choice, integer, real
 from lz_penalty._files import read_text
 from lz_penalty.errors import LZPenaltyError, bad_value, closest, show, shown_name
-from lz_penalty.evaluation.devices import check_dtype, device_name
+from lz_penalty.evaluation.loading import check_dtype, device_name
 from lz_penalty.evaluation.study.requests import KINDS, check_penalty
 
 __all__ = ["Cell", "Grid", "JudgeEntry", "ModelEntry", "Sweep", "TaskEntry", "cells", "read_sweep"]
@@ -29,22 +29,22 @@ class ModelEntry:
     """One model and where it runs.
 
     Args:
-        name: what the report calls it.
-        kind: `transformers` (here, in this process), `vllm` or `sglang` (OpenAI-compatible servers), or `inspect` (any
-            other provider of inspect-ai).
-        model: `bundled`, a Hugging Face id or folder; the name that the server knows; for `inspect` its own name, such
-            as `openai/gpt-4o`.
-        endpoints: servers, as in `http://localhost:8000/v1`; cells are dealt out to those that answer.
-        key_variable: the environment variable that holds the servers' key; local servers often need none.
-        connections: requests under way at once, per endpoint.
-        max_retries, timeout: of one request; seconds.
-        probe: ask each server whether it knows the LZ penalty before its cells run, since a server without it would
-            ignore the setting without a word.
-        device, dtype, batch, workers: of `transformers`; `workers` batches run at a time.
-        chat: of `transformers`: put the question into the tokenizer's chat template.
-        passages: of `transformers`: how many passages of human text to measure each penalty's cost on; 0 leaves it out.
-        tokens_per_second: of the model in all, for the estimate before anything was measured.
-        price: of a million prompt tokens and a million completion tokens, for the estimate of cost.
+        name: its name in the report.
+        kind: `transformers` (in this process), `vllm` or `sglang` (OpenAI-compatible servers), or `inspect` (any other
+            provider of inspect-ai).
+        model: `bundled`, a Hugging Face id or folder; its name on the server; for `inspect` its name there, such as
+            `openai/gpt-4o`.
+        endpoints: servers, such as `http://localhost:8000/v1`; cells are spread over those that answer.
+        key_variable: the environment variable that contains the servers' key; local servers often need none.
+        connections: simultaneous requests per endpoint.
+        max_retries, timeout: of one request; the timeout is in seconds.
+        probe: ask each server whether it has the LZ penalty before its cells run, because a server without it ignores
+            the setting silently.
+        device, dtype, batch, workers: for `transformers`; `workers` batches run at a time.
+        chat: for `transformers`: put the question into the tokenizer's chat template.
+        passages: for `transformers`: on how many passages of human text to measure each penalty's cost; 0 for none.
+        tokens_per_second: of all endpoints together, for the estimate before anything was measured.
+        price: of a million prompt tokens and a million completion tokens, for the estimate of the cost.
     """
 
     name: str
@@ -71,12 +71,12 @@ class TaskEntry:
     """One task.
 
     Args:
-        name: what the report calls it.
-        source: `problems`, `prompts` or `copying` (bundled); `file:PATH.jsonl` with question, answer and perhaps choices;
-            or the name of a task of inspect-evals, such as `inspect_evals/aime2024`.
-        samples: the first so many; all by default.
+        name: its name in the report.
+        source: `problems`, `prompts` or `copying` (bundled); `file:PATH.jsonl` with question, answer and optionally
+            choices; or the name of a task of inspect-evals, such as `inspect_evals/aime2024`.
+        samples: use only the first so many samples.
         max_tokens: of one answer; the grid's by default.
-        may_end: whether the model may end before `max_tokens`; `false` is for the bundled prompts on `transformers`.
+        may_end: whether the model may end before `max_tokens`; `false` works on `transformers` only.
     """
 
     name: str
@@ -88,12 +88,12 @@ class TaskEntry:
 
 @dataclass(frozen=True)
 class JudgeEntry:
-    """The `grader`: any model of inspect-ai, asked whether a text is a malfunctioning loop.
+    """The `grader`: any model of inspect-ai that says whether a text is a malfunctioning loop.
 
     Args:
         model: its name in inspect-ai, such as `openai/gpt-4o`.
-        base_url: its server, where that is not the provider's own.
-        key_variable: the environment variable that holds its key.
+        base_url: its server, if that is not the provider's own.
+        key_variable: the environment variable that contains its key.
         price: as for models.
     """
 
@@ -105,13 +105,13 @@ class JudgeEntry:
 
 @dataclass(frozen=True)
 class Grid:
-    """What is varied, and what is the same everywhere.
+    """The settings that vary between cells, and those of every request.
 
     Args:
-        penalties: as on the command line: `none`, `paper:0.15`, `repetition:1.2`.
+        penalties: named as on the command line: `none`, `paper:0.15`, `repetition:1.2`.
         temperatures: 0 is greedy.
         runs: how often each cell is run, with seeds `seed`, `seed + 1`, ...
-        greedy_runs: the same at temperature 0, where one run is enough if the model is deterministic.
+        greedy_runs: how often at temperature 0; one run is enough if the model is deterministic.
         max_tokens, top_p, top_k, seed: of every request.
     """
 
@@ -138,7 +138,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Cell:
-    """One point of the sweep: a task of inspect-ai, with its runs as epochs."""
+    """One point of the sweep; it becomes a task of inspect-ai with its runs as epochs."""
 
     model: ModelEntry
     task: TaskEntry
@@ -147,20 +147,20 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Unique in the sweep, and part of the log's file name."""
+        """Its name, unique for a model and part of the log's file name."""
         return f"{self.task.name}-{self.penalty.replace(':', '-').replace(',', '-')}-t{self.temperature:g}"
 
     def runs(self, grid: Grid) -> int:
-        """How many runs it has."""
+        """Return how many runs it has."""
         return grid.greedy_runs if self.temperature == 0 and grid.greedy_runs is not None else grid.runs
 
     def max_tokens(self, grid: Grid) -> int:
-        """How long an answer may be."""
+        """Return how many tokens an answer may have."""
         return self.task.max_tokens or grid.max_tokens
 
 
 def cells(sweep: Sweep) -> list[Cell]:
-    """All points, the baseline and low temperatures first, so that an interrupted study can be read."""
+    """Return all cells; low temperatures come first, so that an interrupted study is readable."""
     return [
         Cell(model, task, penalty, temperature)
         for model in sweep.models
@@ -204,7 +204,7 @@ def bundled_sweeps() -> list[str]:
 
 
 def read_sweep(name: str | Path) -> Sweep:
-    """The sweep in a TOML file, or one of those that travel with the package (`paper`, `small`).
+    """Return the sweep in a TOML file, or one that comes with the package (`paper`, `small`).
 
     >>> read_sweep("paper").grid.temperatures[:3]
     (0.0, 0.1, 0.2)
@@ -268,7 +268,7 @@ def _entries(kind: type[Entry], data: Mapping[str, Any], key: str) -> tuple[Entr
     names = [item.name for item in made]  # type: ignore[attr-defined]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise LZPenaltyError(f"{key}: the name {twice[0]!r} stands there twice.")
+        raise LZPenaltyError(f"{key}: the name {twice[0]!r} occurs twice.")
     return made
 
 
@@ -298,7 +298,7 @@ def _value(where: str, key: str, value: Any, kind: str) -> Any:
             raise bad_value(where, value, f"a list of 1 to {limit} values")
         made = tuple(item(where, part) for part in value)
         if key != "price" and len(set(made)) < len(made):
-            raise LZPenaltyError(f"{where} = {show(value)}: a value stands there twice.")
+            raise LZPenaltyError(f"{where} = {show(value)}: a value occurs twice.")
         return made
     return _string(where, value)
 

@@ -1,4 +1,4 @@
-"""The tasks: a dataset, what asks the question and what scores the answer; then one inspect-ai task per cell."""
+"""Load the questions of a task, with their solver and scorers, and make one inspect-ai task per cell."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ ASK = (
 
 
 class Questions(NamedTuple):
-    """A task without its settings.
+    """A task without the settings of a cell.
 
     Attributes:
         dataset: the samples.
         solver: asks the model.
-        scorers: of the answer; repetition is always measured too.
-        version: of the task, where it has one.
+        scorers: score the answer; repetition is always measured too.
+        version: of the task, if it has one.
     """
 
     dataset: Dataset
@@ -49,7 +49,7 @@ class Questions(NamedTuple):
 
 
 def load_questions(entry: TaskEntry) -> Questions:
-    """The samples of a task, and how they are asked and scored; one clear error where they cannot be had."""
+    """Return the samples of a task with their solver and scorers; one clear error if they cannot be loaded."""
     made = _load(entry.source)
     if entry.samples is None:
         return made
@@ -59,7 +59,7 @@ def load_questions(entry: TaskEntry) -> Questions:
 
 
 def make_task(cell: Cell, questions: Questions, sweep: Sweep, model: Model) -> Task:
-    """One cell as a task of inspect-ai; its runs are epochs, each with its own seed."""
+    """Return one cell as a task of inspect-ai; its runs are epochs, each with its own seed."""
     grid = sweep.grid
     config = generate_config(
         cell.model.kind,
@@ -92,7 +92,7 @@ def make_task(cell: Cell, questions: Questions, sweep: Sweep, model: Model) -> T
 
 @solver
 def seeded(inner: Solver, seed: int) -> Solver:
-    """The solver with a seed for each run: `seed`, `seed + 1`, ... All samples of a run share it."""
+    """Give each run of a solver its seed: `seed`, `seed + 1`, ... All samples of a run share it."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         async def with_seed(state: TaskState, *args: Any, **settings: Any) -> TaskState:
@@ -145,10 +145,10 @@ def _load(source: str) -> Questions:
 
 
 def _registered(source: str) -> Questions:
-    """A task of another package, such as inspect-evals, by the name it is registered with."""
+    """Return a registered task of another package, such as inspect-evals."""
     try:
         task = registry_create("task", source)
-    except Exception as error:  # whatever it does to fetch its dataset
+    except Exception as error:  # of any kind: the task may download its dataset
         raise LZPenaltyError(
             f"source {source!r}: cannot be loaded ({type(error).__name__}: {error}). Without a hub, save its questions as "
             "file:PATH.jsonl."
@@ -158,14 +158,14 @@ def _registered(source: str) -> Questions:
 
 
 def _file(path: Path) -> Questions:
-    """Questions from JSON lines: `question`, `answer`, and `choices` where the answer is one of some texts."""
+    """Return questions from JSON lines with `question`, `answer` and, for multiple choice, `choices`."""
     try:
         lines = read_text(path, MAX_FILE).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise LZPenaltyError(f"file:{path}: cannot be read ({error}).") from None
     samples = [_sample(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not samples:
-        raise LZPenaltyError(f"file:{path}: holds no question.")
+        raise LZPenaltyError(f"file:{path}: contains no question.")
     chosen = [sample.choices is not None for sample in samples]
     if any(chosen) != all(chosen):
         raise LZPenaltyError(f"file:{path}: either all questions have choices or none.")

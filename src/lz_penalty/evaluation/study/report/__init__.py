@@ -1,4 +1,4 @@
-"""The report: logs to tables, tables to figures and pages. The tables alone are enough."""
+"""Write a study's report: tables from its logs, then figures and pages from the tables alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write_report(study: Path, out: Path, *, from_tables: bool = False) -> Path:
     Args:
         study: a folder with logs, or with results.csv.
         out: where to write.
-        from_tables: read the tables, even where there are logs.
+        from_tables: read the tables, even if there are logs.
     """
     logs = study / "logs"
     if logs.is_dir() and not from_tables:
@@ -35,7 +35,7 @@ def write_report(study: Path, out: Path, *, from_tables: bool = False) -> Path:
     write_rows(out / ROWS, rows)
     if costs:
         write_costs(out / COSTS, costs)
-    rows = read_rows(out / ROWS)  # rounded: the same numbers, whether they come from logs or from the table
+    rows = read_rows(out / ROWS)  # rounded, so that logs and tables give the same numbers
     found = summaries(rows)
     write_summary(out / "summary.csv", found, costs)
     pictures = draw(found, costs, out / "figures")

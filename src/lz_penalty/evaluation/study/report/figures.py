@@ -1,4 +1,4 @@
-"""The paper's figures, and the plot of loops against harm. Colours and markers are told apart by colour-blind readers too."""
+"""Draw the paper's figures, and loops against harm. Colour-blind readers can tell the colours and markers apart."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lz_penalty._files import write_file
+from lz_penalty.evaluation.penalties import family, strength
 from lz_penalty.evaluation.study.report.tables import has_accuracy
 from lz_penalty.evaluation.study.results import Cost
-from lz_penalty.evaluation.study.statistics import BASELINE, Measured, Summary, family, strength
+from lz_penalty.evaluation.study.statistics import BASELINE, Measured, Summary
 
 __all__ = ["Picture", "draw"]
 
@@ -38,7 +39,7 @@ REPEATS: Measure = ("degenerate repetition (%)", lambda item: item.repeats)
 
 
 class Picture(NamedTuple):
-    """A figure: whose, where it is, and what it shows."""
+    """A figure: its model and task, its path and its caption."""
 
     model: str
     task: str | None
@@ -96,7 +97,7 @@ def _panels(rows: int, columns: int, width: float = 5.2, height: float = 3.8) ->
 
 
 def _best_of(cells: Sequence[Summary], name: str) -> str | None:
-    """The strength with the best accuracy over all temperatures, less repetition deciding ties; LZ is at the paper's."""
+    """Return the strength with the best accuracy over all temperatures, or else less repetition; for LZ the paper's."""
     names = list(dict.fromkeys(item.penalty for item in cells if family(item.penalty) == name))
     usual = [penalty for penalty in names if name == LZ and strength(penalty) == LZ_USUAL]
     if usual or not names:
@@ -155,7 +156,7 @@ def _line(
     style: str,
     aside: float | None = None,
 ) -> None:
-    """One penalty over temperature; with `aside`, moved by that much and with error bars."""
+    """Draw one penalty over temperature; with `aside`, moved by that much and with error bars."""
     mine = sorted((item for item in cells if item.penalty == penalty), key=lambda item: item.temperature)
     x = [item.temperature + (aside or 0.0) for item in mine]
     y = [100 * of(item).mean for item in mine]
@@ -176,7 +177,7 @@ def _temperature_axis(axis: Any, label: str, cells: Sequence[Summary], of: Calla
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
-    """From 0, and not less than ten percentage points, so that nothing looks like a difference that is none."""
+    """Return an axis from 0 over ten percentage points or more, so that no small difference looks large."""
     most = max((value for value in values if not math.isnan(value)), default=0.0)
     return -0.03 * max(10.0, most), 1.06 * max(10.0, most)
 
@@ -242,7 +243,7 @@ class _Point(NamedTuple):
 
 
 def _pareto(cells: Sequence[Summary], costs: Sequence[Cost]) -> Any:
-    """At the lowest temperature: repetition over all tasks, against each kind of harm that was measured."""
+    """Draw repetition over all tasks against each measured kind of harm, at the lowest temperature."""
     coldest = min(item.temperature for item in cells)
     cold = [item for item in cells if item.temperature == coldest]
     repeats = {
@@ -289,7 +290,7 @@ def _scatter(axis: Any, points: Sequence[_Point]) -> None:
 
 
 def _label(axis: Any, points: Sequence[_Point]) -> None:
-    """Strengths beside the points, slanted, since many lie on one line; where kinds fall together, with their names."""
+    """Write strengths beside the points, slanted because many are on one line; add names where kinds overlap."""
     for group in _clusters([point for point in points if not math.isnan(strength(point.penalty))], points):
         kinds: dict[str, list[str]] = {}
         for point in group:
@@ -305,7 +306,7 @@ def _label(axis: Any, points: Sequence[_Point]) -> None:
 
 
 def _clusters(labelled: Sequence[_Point], points: Sequence[_Point]) -> list[list[_Point]]:
-    """Points whose labels would cover each other: all that are near the first of a group."""
+    """Return groups of points whose labels would overlap: all points near the first of a group."""
     near = [_NEAR * (max(values) - min(values)) for values in zip(*(point[1:] for point in points))]
     groups: list[list[_Point]] = []
     for point in sorted(labelled, key=lambda point: point[1:]):

@@ -1,4 +1,4 @@
-"""The report as Markdown, and the same as one HTML page."""
+"""Write the report as Markdown and as one HTML page."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lz_penalty._files import write_file
+from lz_penalty.evaluation.measures import DEGENERATE
 from lz_penalty.evaluation.study.report.figures import Picture
 from lz_penalty.evaluation.study.report.tables import has_accuracy, reader_table
 from lz_penalty.evaluation.study.results import Cost
@@ -36,7 +37,7 @@ human text worse. All numbers: [summary.csv](summary.csv), from [results.csv](re
 def write_pages(
     out: Path, found: Sequence[Summary], costs: Sequence[Cost], pictures: Sequence[Picture], unjudged: int = 0
 ) -> None:
-    """Write report.md and report.html; `unjudged` outputs have no verdict of a judge that was asked."""
+    """Write report.md and report.html; the judge gave no verdict on `unjudged` outputs."""
     from markdown_it import MarkdownIt
 
     text = _markdown(found, costs, pictures, unjudged)
@@ -53,11 +54,7 @@ def write_pages(
 
 def _markdown(found: Sequence[Summary], costs: Sequence[Cost], pictures: Sequence[Picture], unjudged: int) -> str:
     judged = any(item.judged == item.judged for item in found)
-    degenerate = (
-        "exact search and judge both say so"
-        if judged
-        else "some unit stands there 20 times or more in a row, in 60 characters or more"
-    )
+    degenerate = "exact search and judge both say so" if judged else DEGENERATE
     lines = ["# Repetition and capability under penalties", "", METHOD.format(degenerate=degenerate), ""]
     if unjudged:
         lines += [f"On {unjudged:,} outputs the judge gave no verdict; they are left out of that measure.", ""]

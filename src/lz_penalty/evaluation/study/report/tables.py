@@ -1,4 +1,4 @@
-"""Tables: a machine's (CSV) and a reader's (Markdown)."""
+"""Write the tables: CSV for programs and Markdown for readers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OTHERS = ("exact", "loop", "judged", "onset", "wasted", "tokens", "capped")
 
 
 def has_accuracy(found: Iterable[Summary]) -> bool:
-    """Whether any of the cells has right and wrong answers."""
+    """Return whether any of the cells has right and wrong answers."""
     return any(not math.isnan(item.accuracy.mean) for item in found)
 
 
@@ -43,7 +43,7 @@ def write_summary(path: Path, found: Sequence[Summary], costs: Sequence[Cost]) -
 
 
 def reader_table(found: Sequence[Summary], costs: Sequence[Cost]) -> str:
-    """The cells of one model, task and temperature as Markdown; changes that are significant are bold."""
+    """Return the cells of one model, task and temperature as Markdown, with significant changes in bold."""
     bits = {(cost.model, cost.penalty): cost for cost in costs}
     scored, judged = has_accuracy(found), any(not math.isnan(item.judged) for item in found)
     head = ["penalty", *(["accuracy (95 %)", "against none"] if scored else []), "degenerate (95 %)", "against none"]

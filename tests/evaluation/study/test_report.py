@@ -7,9 +7,9 @@ import pytest
 from scipy.stats import binomtest
 
 from lz_penalty.errors import LZPenaltyError
+from lz_penalty.evaluation.measures import of_text
 from lz_penalty.evaluation.study.report import write_report
 from lz_penalty.evaluation.study.results import Cost, Row, write_costs, write_rows
-from lz_penalty.evaluation.study.scorers import measure
 from lz_penalty.evaluation.study.statistics import summaries, wilson
 from tests.support import ROOT
 
@@ -72,15 +72,15 @@ def test_the_judge_decides_where_it_was_asked(tmp_path):
 
 def test_measures_of_a_text():
     prose = "It was a bright cold day in April, and the clocks were striking thirteen. "
-    got = measure(prose + "Again! " * 43, 100)
+    got = of_text(prose + "Again! " * 43, 100)
     length = len(prose) + 43 * 7
     assert (got["exact"], got["degenerate"], got["loop"]) == (1, 1, 1)
     assert got["onset"] == pytest.approx(100 * (len(prose) + 7 - 1) / length, abs=1)
     assert got["wasted"] == pytest.approx(100 * 42 * 7 / length, abs=1)
-    plain = measure(prose, 20)
+    plain = of_text(prose, 20)
     assert (plain["exact"], plain["degenerate"], plain["loop"], plain["wasted"]) == (0, 0, 0, 0)
     assert math.isnan(plain["onset"])
-    assert measure("", 0)["tokens"] == 0
+    assert of_text("", 0)["tokens"] == 0
 
 
 def some_rows():

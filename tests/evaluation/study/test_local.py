@@ -1,20 +1,16 @@
-"""The study on the bundled model: batches, seeds, and a whole sweep in a process."""
+"""The study on the bundled model: batches, workers, and a whole sweep."""
 
 import asyncio
 
 import pytest
-import torch
 from inspect_ai.model import ChatMessageUser, GenerateConfig
 
 from lz_penalty import bundled_model
-from lz_penalty.bundled_model import problems
 from lz_penalty.evaluation.generation import continue_greedily
 from lz_penalty.evaluation.penalties import penalty
-from lz_penalty.evaluation.study.decoding import decode
 from lz_penalty.evaluation.study.local import LocalModelAPI
 from lz_penalty.evaluation.study.requests import LOCAL_FIELD
 from lz_penalty.evaluation.study.results import read_logs
-from lz_penalty.evaluation.study.sampling import draw
 from tests.support.study_process import evaluate, write_sweep
 
 TOKENS = 24
@@ -68,35 +64,7 @@ def test_a_bad_penalty_fails_its_requests_and_no_others(api):
     assert answers(api, 0.0)
 
 
-def test_draws_follow_the_distribution():
-    probabilities = torch.tensor([0.5, 0.25, 0.125, 0.125])
-    numbers = torch.rand(20_000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    drawn = draw(probabilities.log().expand(20_000, 4), numbers)
-    assert torch.bincount(drawn).div(20_000) == pytest.approx(probabilities, abs=0.012)
-
-
-def test_masked_tokens_are_never_drawn():
-    numbers = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)
-    assert draw(torch.tensor([[-torch.inf, 1.0, -torch.inf]] * 2), numbers).tolist() == [1, 1]
-
-
-def test_rows_that_end_leave_the_batch_and_change_nothing(api):
-    """Problems end at different places: what is left of the batch must go on as `generate` does."""
-    loaded = api.load()
-    asked = problems.generate(seed=3, n=9, split="heldout")
-    prompts = [loaded.tokenizer(problems.prompt(problem)).input_ids for problem in asked]
-    wanted = continue_greedily(loaded, prompts, penalty("none"), 150, may_end=True).tokens
-    widths = []
-
-    def choose(ids, scores, rows):
-        widths.append(len(rows))
-        return scores.argmax(-1)
-
-    assert decode(loaded, prompts, choose, 150, may_end=True) == wanted
-    assert len(set(widths)) > 2
-
-
-def test_a_whole_sweep_in_a_process(tmp_path):
+def test_a_whole_sweep(tmp_path):
     sweep = write_sweep(
         tmp_path,
         models=[{"name": "bundled", "kind": "transformers", "model": "bundled", "passages": 2, "workers": 2}],

@@ -65,7 +65,7 @@ def test_cells_have_different_names():
         ('name = "good"', 'name = "good"\nextra = 1', "extra: unknown; a sweep has name, grid"),
         ('"paper:0.15"', '"papper:0.15"', "Did you mean paper?"),
         ('"paper:0.15"', '"repetition:x"', "'x' must be a number"),
-        ('"paper:0.15"', '"none"', "a value stands there twice"),
+        ('"paper:0.15"', '"none"', "a value occurs twice"),
         ("[0.0, 0.5]", "[0.0, -0.5]", "temperatures = -0.5: must be a finite number"),
         ("[0.0, 0.5]", "[]", "a list of 1 to"),
         ("[0.0, 0.5]", "0.5", "a list of 1 to"),
