@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -13,6 +11,7 @@ from lz_penalty.evaluation.bits import copy_cost, estimate, human_text_cost, tea
 from lz_penalty.evaluation.copying import CopyTask, copy_tasks
 from lz_penalty.evaluation.generation import Loaded
 from lz_penalty.evaluation.penalties import penalty
+from tests.support.in_process import run_here
 
 
 @pytest.fixture(scope="module")
@@ -20,13 +19,21 @@ def loaded(model, tokenizer):
     return Loaded(model, tokenizer)
 
 
-@torch.no_grad()
-def step_by_step(loaded, ids, name, prompt_length):
-    """Bits of each token after the prompt, from one call of model and processor per token."""
+@pytest.fixture(scope="module")
+def text(loaded):
+    """Token ids with repetition, and the model's logits after each prefix, from one call per prefix."""
+    ids = loaded.tokenizer(copy_tasks(1)[3].expected + bundled_model.passages()[0][:80]).input_ids[-60:]
+    with torch.no_grad():
+        return ids, [loaded.model(torch.tensor([ids[:end]])).logits[:, -1].float() for end in range(1, len(ids))]
+
+
+def step_by_step(loaded, text, name, prompt_length):
+    """Bits of each token after the prompt, from one call of the processor per token."""
+    ids, logits = text
     bits, stays = [], []
     for end in range(max(1, prompt_length), len(ids)):
         seen = torch.tensor([ids[:end]])
-        scores = loaded.model(seen).logits[:, -1].float()
+        scores = logits[end - 1].clone()
         for processor in penalty(name).make(loaded.tokenizer, prompt_length):
             scores = processor(seen, scores)
         bits.append(-float(scores.log_softmax(-1)[0, ids[end]]) / math.log(2))
@@ -35,11 +42,10 @@ def step_by_step(loaded, ids, name, prompt_length):
 
 
 @pytest.mark.parametrize("name", ["paper", "guarded:0.4", "sglang", "failsafe", "frequency:0.3", "dry:0.8", "none"])
-@pytest.mark.parametrize("prompt_length", [0, 30])
-def test_teacher_forcing_is_what_decoding_sees(loaded, name, prompt_length):
-    ids = loaded.tokenizer(copy_tasks(1)[3].expected + bundled_model.passages()[0][:80]).input_ids[-75:]
-    forced = teacher_forced(loaded, ids, penalty(name), prompt_length)
-    bits, stays = step_by_step(loaded, ids, name, prompt_length)
+@pytest.mark.parametrize("prompt_length", [0, 24])
+def test_teacher_forcing_is_what_decoding_sees(loaded, text, name, prompt_length):
+    forced = teacher_forced(loaded, text[0], penalty(name), prompt_length)
+    bits, stays = step_by_step(loaded, text, name, prompt_length)
     assert forced.penalised.tolist() == pytest.approx(bits, abs=1e-3, rel=1e-4)
     assert forced.penalised_stays.tolist() == stays
     if name == "none":
@@ -104,9 +110,8 @@ def test_where_greedy_leaves_the_copy(loaded):
 
 def test_the_command(tmp_path):
     out = tmp_path / "cost.json"
-    command = [sys.executable, "-m", "lz_penalty", "cost", "none", "guarded", "no-repeat-ngram:3"]
-    options = ["--passages", "1", "--tasks", "1", "--json", "--out", str(out)]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    options = ["--passages", "1", "--tasks", "1", "--json", "--out", out]
+    done = run_here("cost", "none", "guarded", "no-repeat-ngram:3", *options)
     assert done.returncode == 0, done.stderr
     none, guarded, ruled_out = json.loads(done.stdout)
     assert none["human_text"] == {"mean": 0, "low": 0, "high": 0}

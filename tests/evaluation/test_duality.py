@@ -17,6 +17,8 @@ from lz_penalty.evaluation.entropy_coding import decode, encode
 from lz_penalty.evaluation.generation import Loaded
 from lz_penalty.evaluation.penalties import penalty
 from lz_penalty.evaluation.predictors import LZSSPredictor, ModelPredictor, closed_form, exact_marginal
+from tests.support import quick_or_deep
+from tests.support.in_process import run_here
 
 END = 0
 
@@ -52,7 +54,7 @@ def drawn(size, seed):
 
 @pytest.mark.parametrize("size", [2, 5, 100, 4096])
 def test_codes_can_be_undone_and_keep_the_bound(size):
-    for seed in range(40):
+    for seed in range(quick_or_deep(8, 40)):
         tokens = drawn(size, seed)
         code = encode(tokens, RandomPredictor(size, seed))
         assert len(code.data) == math.ceil(code.bits / 8)
@@ -124,7 +126,7 @@ def test_lzss_predicts_a_loop_and_no_noise():
 
 @pytest.mark.parametrize("name", ["none", "guarded"])
 def test_text_through_the_model_and_back(loaded, name):
-    text = bundled_model.passages()[3][:500] + " — naïve 日本語 \x00\n\n"
+    text = bundled_model.passages()[3][: quick_or_deep(250, 500)] + " — naïve 日本語 \x00\n\n"
     make = functools.partial(ModelPredictor, loaded, penalty(name))
     code = compress_text(text, loaded, make())
     assert decompress_text(code.data, loaded, make()) == text
@@ -184,8 +186,7 @@ def test_rows_add_up(loaded):
 
 def test_the_command(tmp_path):
     out = tmp_path / "duality.json"
-    command = [sys.executable, "-m", "lz_penalty", "duality", "--passages", "1", "--characters", "120", "-p", "paper"]
-    done = subprocess.run([*command, "--json", "--out", str(out)], capture_output=True, text=True, check=False)
+    done = run_here("duality", "--passages", 1, "--characters", 120, "-p", "paper", "--json", "--out", out)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
     assert rows == json.loads(out.read_text())["results"]

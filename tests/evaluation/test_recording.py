@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -13,6 +11,7 @@ from lz_penalty.bundled_model import problems
 from lz_penalty.evaluation.generation import Loaded
 from lz_penalty.evaluation.penalties import penalty
 from lz_penalty.evaluation.recording import record
+from tests.support.in_process import run_here
 
 (PROBLEM,) = problems.generate(seed=4, n=1, split="heldout")
 TEXT = problems.prompt(PROBLEM)  # on which the model ends before long
@@ -42,9 +41,7 @@ def folder(model, tokenizer, tmp_path_factory):
 
 
 def command(*arguments):
-    done = subprocess.run(
-        [sys.executable, "-m", "lz_penalty", *map(str, arguments)], capture_output=True, text=True, check=False
-    )
+    done = run_here(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

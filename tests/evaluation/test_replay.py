@@ -18,6 +18,7 @@ from lz_penalty.evaluation.measures import Checker
 from lz_penalty.evaluation.replay.pairs import Summary
 from lz_penalty.evaluation.replay.running import MOST_UNREACHABLE
 from tests.support.greedy import generate
+from tests.support.in_process import run_here
 from tests.support.judge_server import JudgeServer, answer, serve
 from tests.support.processes import serving
 
@@ -104,9 +105,8 @@ def test_loops_are_broken_and_answers_kept(server, tmp_path, model, tokenizer):
     ]
     lines = [{"body": chat(one.question, model=name, max_tokens=200), "answer": one.answer} for one in questions]
     log, out = stored(tmp_path, *prose, *lines), tmp_path / "out.jsonl"
-    command = [sys.executable, "-m", "lz_penalty", "replay", str(log), "--endpoint", server, "--out", str(out)]
-    options = ["--expected", "answer", "--pattern", "Answer: (.*)", "--concurrency", "3", "--json"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    command = ["replay", log, "--endpoint", server, "--out", out, "--expected", "answer", "--pattern", "Answer: (.*)"]
+    done = run_here(*command, "--concurrency", "3", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["replayed"] == 5
@@ -124,9 +124,7 @@ def test_loops_are_broken_and_answers_kept(server, tmp_path, model, tokenizer):
         processor = config and LZPenaltyLogitsProcessor(config, tokenizer=tokenizer, prompt_length=len(ids))
         written = generate(model, [ids], processor, max_new_tokens=120)[0, len(ids) :]
         assert rows[0][side]["text"] == tokenizer.decode(written, skip_special_tokens=True)
-    shown = subprocess.run(
-        [*command, "--expected", "answer", "--pattern", "Answer: (.*)"], capture_output=True, text=True
-    )
+    shown = run_here(*command)
     assert "broken, 0 new" in shown.stdout
     assert "0 lost, 0 won" in shown.stdout
 
@@ -364,9 +362,8 @@ def free_port():
 
 
 def test_a_dead_endpoint_is_one_error(tmp_path):
-    command = [sys.executable, "-m", "lz_penalty", "replay", str(stored(tmp_path, chat("x"))), "--retries", "0"]
     url = f"http://127.0.0.1:{free_port()}"
-    done = subprocess.run([*command, "--endpoint", url], capture_output=True, text=True, check=False)
+    done = run_here("replay", stored(tmp_path, chat("x")), "--retries", "0", "--endpoint", url)
     assert done.returncode == 2
     assert done.stderr.startswith(f"lz-penalty: no answer from {url}/v1: ")
     assert "Traceback" not in done.stderr
@@ -386,7 +383,7 @@ def test_a_server_that_dies_loses_nothing(tmp_path):
     assert len(server.requests) == 1 + 2 * before + MOST_UNREACHABLE  # then it is left alone
     assert done.exit_code == 3
     assert counts(done)["replayed"] == before
-    assert "run it again to go on" in out.read_text()
+    assert "run the command again to continue" in out.read_text()
     with serve(echo) as server:
         again = replay(log, server.url, "--json", "--out", str(out))
     assert counts(again)["replayed"] == total

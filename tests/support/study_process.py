@@ -1,16 +1,9 @@
-"""`lz-penalty` in this process or in its own, and sweeps for `lz-penalty eval`."""
+"""Sweeps for `lz-penalty eval`, and servers for them."""
 
-import contextlib
-import io
 import json
-import os
-import subprocess
 import sys
-import warnings
 from pathlib import Path
-from unittest import mock
 
-from lz_penalty.cli import main
 from tests.support.judge_server import answer
 
 MODEL = {"kind": "vllm", "model": "org/model", "name": "served", "max_retries": 0, "timeout": 30}
@@ -37,25 +30,6 @@ def questions(folder: Path, count: int = 3) -> dict:
     path = folder / "questions.jsonl"
     path.write_text("".join(json.dumps({"question": f"Number {i}?", "answer": str(i)}) + "\n" for i in range(count)))
     return {"name": "numbers", "source": f"file:{path}"}
-
-
-def evaluate(*arguments: object, **environment: str) -> subprocess.CompletedProcess:
-    """Run the command line in this process, which saves the seconds that a new one needs for its imports."""
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        mock.patch.dict(os.environ, environment),
-        mock.patch.object(sys, "argv", ["lz-penalty", *map(str, arguments)]),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore")
-        try:
-            main()
-            code = 0
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 0
-    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 def command(*arguments: object) -> list[str]:

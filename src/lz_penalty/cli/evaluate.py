@@ -104,7 +104,7 @@ def _evaluate(name: str, sweep, out: Path, resume: bool, dry_run: bool, changes:
             outcome = run_sweep(sweep, prepared, out, resume=resume, tick=bar.tick)
             problems = outcome.problems + measure_costs(sweep, out)
         except KeyboardInterrupt:
-            console.print(f"interrupted; go on with: lz-penalty eval {name} --out {out} --resume", soft_wrap=True)
+            console.print(f"interrupted; continue with: lz-penalty eval {name} --out {out} --resume", soft_wrap=True)
             raise typer.Exit(130) from None
     console.print(f"{outcome.complete} cells are complete; now: lz-penalty report {out}", soft_wrap=True)
     _say(console, problems)

@@ -1,8 +1,9 @@
-"""What a penalty costs in bits: how much worse the penalised model predicts text that is as it should be.
+"""Measure what a penalty costs in bits: how much worse the penalised model predicts text that is as it should be.
 
 No text is generated, so the cost depends on no benchmark: it is measured token by token on given text. That is human text,
-or the right answers of copying tasks. A small model cannot follow an instruction, but every model says how probable the right
-copy is after the prompt that contains its source, and at which tokens greedy decoding would leave it.
+or the right answers of copying tasks. A small model cannot follow an instruction, but every model gives a probability to the
+right copy after the prompt that contains its source. The probabilities also show at which tokens greedy decoding would leave
+the copy.
 """
 
 from __future__ import annotations

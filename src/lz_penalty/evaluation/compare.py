@@ -31,7 +31,7 @@ Tick = Callable[[int], None]  # called with the number of steps done
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured on every penalty.
+    """The amount of everything that is measured on a penalty.
 
     Args:
         model: its name.
@@ -60,7 +60,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Harm:
-    """What one penalty costs in bits; the last of `copies` is all kinds together."""
+    """The cost of one penalty in bits; the last of `copies` is all kinds together."""
 
     penalty: str
     human_text: Estimate
@@ -73,7 +73,7 @@ class Harm:
 
 @dataclass(frozen=True)
 class Result:
-    """What one penalty does.
+    """The measures of one penalty.
 
     Args:
         penalty: its name.

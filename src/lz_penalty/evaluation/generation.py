@@ -33,7 +33,7 @@ UNCHANGED = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "min_length":
 
 
 class Written(NamedTuple):
-    """What a model wrote after one prompt.
+    """The text that a model wrote after one prompt.
 
     Attributes:
         tokens: the new tokens without the end token.
@@ -46,7 +46,7 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to sample: a row's tokens depend on its own seed and prompt, and not on the other rows of the batch.
+    """Settings for sampling. A row's tokens depend on its own seed and prompt, and not on the other rows of the batch.
 
     Args:
         temperature: above 0.
@@ -228,7 +228,7 @@ class _Draw(LogitsProcessor):
 
 
 class _FewLeft(StoppingCriteria):
-    """A criterion that stops all rows once enough of them have ended; the loop then goes on with the others."""
+    """A criterion that stops all rows once enough of them have ended; the loop then continues with the others."""
 
     def __init__(self, ends: list[int], rows: int) -> None:
         self._ends, self._limit = ends, KEEP * rows

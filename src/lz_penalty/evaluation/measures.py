@@ -1,4 +1,4 @@
-"""What is measured on an output: repetition in its tokens and in its text, and whether its answer is right.
+"""Measure an output: repetition in its tokens and in its text, and whether its answer is right.
 
 The paper's criterion is `detection.paper20`: a substring of 3 characters or more occurs 20 times or more, anywhere. Long
 healthy texts meet it too, because " the" occurs that often. `degenerate` therefore asks for 20 copies in a row.

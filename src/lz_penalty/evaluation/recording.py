@@ -44,10 +44,10 @@ def record(
         model_name: what the model is called.
     """
     if not prompt:
-        raise LZPenaltyError("the prompt is empty: a model needs at least one token to go on from.")
+        raise LZPenaltyError("the prompt is empty: a model needs at least one token to continue from.")
     if len(prompt) + new_tokens > MAX_TOKENS:
         raise LZPenaltyError(
-            f"{len(prompt):,} tokens and {new_tokens:,} new ones: a recording holds at most {MAX_TOKENS:,} together."
+            f"{len(prompt):,} tokens and {new_tokens:,} new ones: a recording contains at most {MAX_TOKENS:,} together."
         )
     special, decode = special_token_ids(loaded.tokenizer), decoder(loaded.tokenizer)
     runs = [_run(loaded, prompt, penalty, new_tokens, may_end, top) for penalty in penalties]

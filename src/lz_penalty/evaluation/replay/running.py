@@ -170,7 +170,7 @@ class _Sender:
     async def _worker(self, waiting: Iterator[Stored]) -> None:
         for stored in waiting:
             if self._unreachable >= MOST_UNREACHABLE:
-                self._failed(stored, "not sent: the server does not answer any more; run it again to go on.")
+                self._failed(stored, "not sent: the server no longer answers; run the command again to continue.")
                 continue
             try:
                 style = self._what.style

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -19,6 +20,7 @@ RESAMPLES = 9_999
 Z = 1.959964  # of a 95 % interval
 Key = tuple[str, str, str, float]  # model, task, penalty, temperature
 Measure = Callable[[Row], float]
+ACCURACY: Measure = attrgetter("correct")
 
 
 @dataclass(frozen=True)
@@ -77,12 +79,12 @@ def summaries(rows: Sequence[Row]) -> list[Summary]:
 
     `repeats` is the measure `dual` if a judge was asked, else `degenerate`.
     """
-    repeats = _dual if was_judged(rows) else _degenerate
+    repeats: Measure = attrgetter("dual" if was_judged(rows) else "degenerate")
     groups: dict[Key, list[Row]] = defaultdict(list)
     for row in rows:
         groups[row.model, row.task, row.penalty, row.temperature].append(row)
     found = {key: _summary(key, group, repeats) for key, group in groups.items()}
-    _compare(found, groups, "accuracy", _accuracy)
+    _compare(found, groups, "accuracy", ACCURACY)
     _compare(found, groups, "repeats", repeats)
     return sorted(found.values(), key=lambda item: (item.model, item.task, item.temperature, _order(item.penalty)))
 
@@ -92,24 +94,12 @@ def _order(penalty: str) -> tuple[bool, str, float]:
     return penalty != BASELINE, family(penalty), 0.0 if math.isnan(value) else value
 
 
-def _accuracy(row: Row) -> float:
-    return row.correct
-
-
-def _dual(row: Row) -> float:
-    return row.dual
-
-
-def _degenerate(row: Row) -> float:
-    return row.degenerate
-
-
 def _summary(key: Key, group: list[Row], repeats: Measure) -> Summary:
     return Summary(
         *key,
         samples=len({row.sample for row in group}),
         runs=len({row.run for row in group}),
-        accuracy=_measured(group, _accuracy),
+        accuracy=_measured(group, ACCURACY),
         repeats=_measured(group, repeats),
         exact=_mean(row.exact for row in group),
         loop=_mean(row.loop for row in group),
