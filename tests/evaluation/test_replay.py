@@ -99,26 +99,26 @@ def server():
 
 def test_loops_are_broken_and_answers_kept(server, tmp_path, model, tokenizer):
     name = str(bundled_model.path())
-    questions = [one for one in problems.generate(seed=1, n=60, split="heldout") if one.family == "expression"][:3]
+    questions = [one for one in problems.generate(seed=1, n=60, split="heldout") if one.family == "expression"][:2]
     prose = [
         {"model": name, "prompt": text, "max_tokens": 120, "temperature": 0} for text in bundled_model.prompts()[:2]
     ]
-    lines = [{"body": chat(one.question, model=name, max_tokens=200), "answer": one.answer} for one in questions]
+    lines = [{"body": chat(one.question, model=name, max_tokens=120), "answer": one.answer} for one in questions]
     log, out = stored(tmp_path, *prose, *lines), tmp_path / "out.jsonl"
     command = ["replay", log, "--endpoint", server, "--out", out, "--expected", "answer", "--pattern", "Answer: (.*)"]
     done = run_here(*command, "--concurrency", "3", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["replayed"] == 5
+    assert found["replayed"] == 4
     assert found["without"]["loops"] == found["loops_broken"] >= 1
     assert found["with_penalty"]["loops"] == found["sampled"] == found["problems"] == 0
     assert found["without"]["wasted"] > 100 > found["with_penalty"]["wasted"]
-    assert found["checked"] == found["without"]["right"] == found["with_penalty"]["right"] == 3
+    assert found["checked"] == found["without"]["right"] == found["with_penalty"]["right"] == 2
     assert found["lost"] == found["won"] == 0
     assert found["without"]["cut_off"] >= 2
-    assert found["counted"] == 5
+    assert found["counted"] == 4
     rows = [json.loads(line) for line in out.read_text().splitlines()[1:]]
-    assert [row["line"] for row in rows] == [1, 2, 3, 4, 5]
+    assert [row["line"] for row in rows] == [1, 2, 3, 4]
     ids = tokenizer(prose[0]["prompt"]).input_ids
     for side, config in (("without", None), ("with", LZPenaltyConfig.guarded())):
         processor = config and LZPenaltyLogitsProcessor(config, tokenizer=tokenizer, prompt_length=len(ids))

@@ -87,14 +87,14 @@ def _settle_data_folder() -> None:
 def _evaluate(name: str, sweep, out: Path, resume: bool, dry_run: bool, changes: dict) -> bool:
     from dataclasses import replace
 
-    from lz_penalty.evaluation.study.estimate import estimate
+    from lz_penalty.evaluation.study.estimate import remaining
     from lz_penalty.evaluation.study.running import measure_costs, prepare, run_sweep
 
     changes = {key: value for key, value in changes.items() if value is not None}
     sweep = replace(sweep, models=tuple(replace(model, **changes) for model in sweep.models))
     console = Console(stderr=True)
     prepared = prepare(sweep)
-    estimates = estimate(sweep, prepared, out)
+    estimates = remaining(sweep, prepared, out)
     console.print(_plan(sweep, estimates))
     if dry_run:
         _say(console, prepared.left_out)

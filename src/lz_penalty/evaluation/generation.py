@@ -127,7 +127,7 @@ def decode(
             past_key_values=cache,
             **UNCHANGED | {"do_sample": False} | settings,
             logits_processor=processors,
-            stopping_criteria=[_FewLeft(ends, len(rows))] if _rows_can_leave(model) else [],
+            stopping_criteria=[_FewLeft(ends, len(rows), model.device)] if _rows_can_leave(model) else [],
             max_new_tokens=width + new_tokens - ids.shape[1],
             pad_token_id=pad,
             return_dict_in_generate=True,
@@ -230,14 +230,13 @@ class _Draw(LogitsProcessor):
 class _FewLeft(StoppingCriteria):
     """A criterion that stops all rows once enough of them have ended; the loop then continues with the others."""
 
-    def __init__(self, ends: list[int], rows: int) -> None:
-        self._ends, self._limit = ends, KEEP * rows
-        self._ended = torch.zeros(rows, dtype=torch.bool)
+    def __init__(self, ends: list[int], rows: int, device: torch.device) -> None:
+        self._ends, self._limit = torch.tensor(ends, device=device), KEEP * rows
+        self._unfinished = torch.ones(rows, dtype=torch.bool, device=device)
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> Any:
-        last = input_ids[:, -1]
-        self._ended = self._ended.to(last.device) | torch.isin(last, torch.tensor(self._ends, device=last.device))
-        return ((~self._ended).sum() <= self._limit).expand(len(last))
+        self._unfinished &= ~torch.isin(input_ids[:, -1], self._ends)
+        return (self._unfinished.sum() <= self._limit).expand(len(input_ids))
 
 
 def _rows_can_leave(model: Any) -> bool:

@@ -14,7 +14,7 @@ from lz_penalty.evaluation.study.results import read_logs
 from tests.support.in_process import run_here
 from tests.support.study_process import write_sweep
 
-TOKENS = 24
+TOKENS = 12
 
 
 def answers(api, temperature, seeds=(1,), name="guarded"):

@@ -10,13 +10,13 @@ from pathlib import Path
 from lz_penalty.evaluation.study.running import Prepared, log_folder
 from lz_penalty.evaluation.study.sweep import Cell, Sweep
 
-__all__ = ["Estimate", "estimate"]
+__all__ = ["Remaining", "remaining"]
 
 CHARACTERS_PER_TOKEN = 4  # roughly
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Remaining:
     """The remaining part of one model's sweep.
 
     Args:
@@ -39,8 +39,8 @@ class Estimate:
     measured: bool
 
 
-def estimate(sweep: Sweep, prepared: Prepared, out: Path) -> list[Estimate]:
-    """Return the estimate for each model."""
+def remaining(sweep: Sweep, prepared: Prepared, out: Path) -> list[Remaining]:
+    """Return the remaining part of each model."""
     known = _Measured(log_folder(out))
     made = []
     for model in sweep.models:
@@ -61,7 +61,7 @@ def estimate(sweep: Sweep, prepared: Prepared, out: Path) -> list[Estimate]:
         if sweep.judge and len(sweep.judge.price) == 2:  # a judge reads every output and writes about 40 tokens
             cost = (cost or 0.0) + (tokens * sweep.judge.price[0] + samples * 40 * sweep.judge.price[1]) / 1e6
         made.append(
-            Estimate(
+            Remaining(
                 model=model.name,
                 cells=len(mine),
                 done=len(mine) - len(left),

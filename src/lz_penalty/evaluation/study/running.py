@@ -117,7 +117,9 @@ def run_sweep(
     """
     logs = log_folder(out)
     if not resume and logs.is_dir() and list_eval_logs(str(logs)):
-        raise LZPenaltyError(f"{out}: contains results already; continue from them with --resume, or choose another --out.")
+        raise LZPenaltyError(
+            f"{out}: contains results already; continue from them with --resume, or choose another --out."
+        )
     tasks, problems = _with_models(sweep, prepared)
     problems = prepared.left_out + problems
     if not tasks:
