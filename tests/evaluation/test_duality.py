@@ -126,7 +126,7 @@ def test_lzss_predicts_a_loop_and_no_noise():
 
 @pytest.mark.parametrize("name", ["none", "guarded"])
 def test_text_through_the_model_and_back(loaded, name):
-    text = bundled_model.passages()[3][: quick_or_deep(250, 500)] + " — naïve 日本語 \x00\n\n"
+    text = bundled_model.passages()[3][: quick_or_deep(160, 500)] + " — naïve 日本語 \x00\n\n"
     make = functools.partial(ModelPredictor, loaded, penalty(name))
     code = compress_text(text, loaded, make())
     assert decompress_text(code.data, loaded, make()) == text
@@ -136,7 +136,7 @@ def test_text_through_the_model_and_back(loaded, name):
 
 def test_the_model_forgets_what_it_cannot_hold(loaded):
     """At its limit it goes on with the newer half, on both sides."""
-    ids = loaded.tokenizer(bundled_model.passages()[0]).input_ids[:100]
+    ids = loaded.tokenizer(bundled_model.passages()[0]).input_ids[: quick_or_deep(50, 100)]
 
     def make():
         predictor = ModelPredictor(loaded)
@@ -186,7 +186,7 @@ def test_rows_add_up(loaded):
 
 def test_the_command(tmp_path):
     out = tmp_path / "duality.json"
-    done = run_here("duality", "--passages", 1, "--characters", 120, "-p", "paper", "--json", "--out", out)
+    done = run_here("duality", "--passages", 1, "--characters", 60, "-p", "paper", "--json", "--out", out)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
     assert rows == json.loads(out.read_text())["results"]

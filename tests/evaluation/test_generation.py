@@ -6,6 +6,7 @@ import torch
 from lz_penalty.bundled_model import problems
 from lz_penalty.evaluation.generation import Loaded, Sampling, continue_greedily, decode, draw
 from lz_penalty.evaluation.penalties import penalty
+from tests.support import quick_or_deep
 
 MOST = 60
 
@@ -22,7 +23,7 @@ def questions(loaded):
     return [loaded.tokenizer(problems.prompt(asked[number])).input_ids for number in (2, 1, 6, 4)]
 
 
-@pytest.mark.parametrize("name", ["none", "guarded"])
+@pytest.mark.parametrize("name", quick_or_deep(["guarded"], ["none", "guarded", "frequency:0.3"]))
 def test_rows_that_end_leave_the_batch_and_change_nothing(loaded, questions, name):
     widths = []
     made = decode(loaded, questions, penalty(name), MOST, watch=lambda logits: widths.append(len(logits)))

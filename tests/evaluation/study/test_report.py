@@ -11,13 +11,18 @@ from lz_penalty.evaluation.measures import of_text
 from lz_penalty.evaluation.study.report import write_report
 from lz_penalty.evaluation.study.results import Cost, Row, write_costs, write_rows
 from lz_penalty.evaluation.study.statistics import summaries, wilson
-from tests.support import ROOT
+from tests.support import DEEP, ROOT
 
 SMALL = ROOT / "research" / "studies" / "small"
 
 
 def row(penalty, sample, run=1, correct=math.nan, degenerate=0.0, temperature=0.0, **more):
     return Row("m", "t", penalty, temperature, run, str(sample), correct, degenerate=degenerate, tokens=10.0, **more)
+
+
+def test_one_sample_is_never_significant():
+    _, guarded = summaries([row("none", 1, degenerate=1.0), row("guarded", 1, degenerate=0.0)])
+    assert (guarded.repeats.change, guarded.repeats.p) == (-1, 1)
 
 
 def test_means_and_spread_over_runs():
@@ -95,7 +100,21 @@ def some_rows():
     ]
 
 
-def test_the_report_is_made_from_the_tables_alone(tmp_path):
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Leave out the pictures' pixels, which take most of a report's time."""
+    if not DEEP:
+        monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, file, **settings: None)
+
+
+def test_pictures_are_drawn(tmp_path):
+    write_rows(tmp_path / "results.csv", some_rows())
+    write_report(tmp_path, tmp_path)
+    for path in (tmp_path / "figures").iterdir():
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_report_is_made_from_the_tables_alone(tmp_path, undrawn):
     write_rows(tmp_path / "results.csv", some_rows())
     write_costs(tmp_path / "costs.csv", [Cost("m", "none", 0.0, 0.0, 0.0), Cost("m", "guarded", 0.07, 0.06, 0.08)])
     write_report(tmp_path, tmp_path / "one", from_tables=True)
@@ -109,7 +128,7 @@ def test_the_report_is_made_from_the_tables_alone(tmp_path):
     assert "| `guarded` |" in (tmp_path / "one" / "report.md").read_text()
 
 
-def test_names_cannot_break_out_of_the_page(tmp_path):
+def test_names_cannot_break_out_of_the_page(tmp_path, undrawn):
     bad = "<script>alert(1)</script>"
     write_rows(tmp_path / "results.csv", [Row(bad, "t", "none", 0.0, 1, "s", 1.0, degenerate=0.0)])
     write_report(tmp_path, tmp_path)
@@ -117,7 +136,7 @@ def test_names_cannot_break_out_of_the_page(tmp_path):
 
 
 @pytest.mark.skipif(not SMALL.exists(), reason="the small study is not part of this checkout")
-def test_the_committed_study_regenerates(tmp_path):
+def test_the_committed_study_regenerates(tmp_path, undrawn):
     write_report(SMALL, tmp_path, from_tables=True)
     for name in ("results.csv", "costs.csv", "summary.csv", "report.md"):
         assert (tmp_path / name).read_bytes() == (SMALL / name).read_bytes()

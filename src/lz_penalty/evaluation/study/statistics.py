@@ -166,7 +166,7 @@ def _by_sample(group: list[Row], measure: Measure) -> dict[str, float]:
 
 def _permutation(difference: np.ndarray) -> float:
     """Return the two-sided p of a mean difference of 0; signs are flipped at random with a fixed seed."""
-    if not difference.any():
+    if len(difference) < 2 or not difference.any():
         return 1.0
     from scipy.stats import permutation_test
 
