@@ -29,6 +29,9 @@ from lz_penalty.kernels.triton._parts import (
 )
 
 # The values and alignments that change between calls. A kernel must not be compiled for each: a server would wait for that.
+#
+# This is why the arguments are loose. Triton takes NamedTuples too, but it ignores the two lists below for their members
+# (tried with 3.4, 3.7 and 3.9): `kernel[grid](...)` then compiles a kernel for every value and alignment.
 _SIZES = (
     "row_stride vocab_size slot_stride slots capacity tail_row_stride tail_stride tail_capacity table_stride first_row"
 )
