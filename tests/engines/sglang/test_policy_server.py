@@ -119,7 +119,7 @@ def test_loops_are_counted_without_a_policy(server, looping):
     want = dict.fromkeys(("lz_loops_seen", "lz_loops_left", "lz_loop_tokens"), 0)
     for prompt in looping[:6]:
         tokens, reason, _ = sampled(
-            server, prompt, {"lz_preset": "failsafe", "lz_penalty": 0.01, "lz_stop_copies": "none"}
+            server, prompt, {"lz_preset": "failsafe", "lz_penalty": 1e-6, "lz_stop_copies": "none"}
         )
         assert not any(key.startswith("lz_") for key in reason)
         generation = Generation(NO_SECTIONS, LOOPS_ONLY, ())
