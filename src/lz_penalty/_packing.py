@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,6 +48,7 @@ class SettingsRow(NamedTuple):
 
 
 COLUMNS = len(SettingsRow._fields)
+_LAYOUT = Struct("7i2f")  # 32 bits each
 MODE, WINDOW, BUFFER, MIN_MATCH, LOOP_WINDOW, EXEMPT_BEGIN, EXEMPT_END, STRENGTH, ESCALATION = range(COLUMNS)
 NONE, BEFORE_BUFFER, ADJACENT, SGLANG = range(4)  # values of MODE
 
@@ -163,14 +165,14 @@ def pack_table(rows: np.ndarray, exempt_ids: Any, *, table: Any = None, needs_st
     )
 
 
-def unpack_row(packed: PackedConfig, row: int) -> SettingsRow:
-    """Return the settings of a row of the logits, from a table on the host.
+def unpack_rows(packed: PackedConfig, rows: int) -> list[SettingsRow]:
+    """Return the settings of every row of the logits, from a table on the host.
 
-    >>> unpack_row(pack_configs(LZPenaltyConfig(window_size=100)), 0).window
+    >>> unpack_rows(pack_configs(LZPenaltyConfig(window_size=100)), 2)[1].window
     100
     """
-    line = packed.table[row if packed.rows > 1 else 0]
-    return SettingsRow(*line[:STRENGTH].tolist(), *line[STRENGTH:].view(np.float32).tolist())
+    unpacked = list(map(SettingsRow._make, _LAYOUT.iter_unpack(packed.table.tobytes())))
+    return unpacked if len(unpacked) > 1 else unpacked * rows
 
 
 def _mode(config: LZPenaltyConfig) -> int:

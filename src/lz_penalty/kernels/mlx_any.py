@@ -22,7 +22,7 @@ def prepare(arrays, packed, vocab_size, *, ahead=False):
 
 
 def _step(packed, vocab_size, logits, token_ids):
-    settings, tokens = col.unpack_row(packed, 0), token_ids[0]
+    (settings,), tokens = col.unpack_rows(packed, 1), token_ids[0]
     looped = min(settings.loop_window, tokens.size)
     offset = settings.buffer if settings.mode == col.BEFORE_BUFFER else 0
     recent = min(offset + settings.window, tokens.size)  # tokens that the codelength considers

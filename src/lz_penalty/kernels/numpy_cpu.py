@@ -19,8 +19,7 @@ def prepare(arrays, packed, vocab_size, *, ahead=False):
 
 
 def _penalise(packed, vocab_size, logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths):
-    for row in range(logits.shape[0]):
-        settings = col.unpack_row(packed, row)
+    for row, settings in enumerate(col.unpack_rows(packed, logits.shape[0])):
         if settings.mode == col.NONE and not settings.loop_window:
             continue
         slot = row if row_to_slot is None else row_to_slot[row]
