@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from lz_penalty import _packing as col
-from lz_penalty._packing import PackedConfig, pack_configs
+from lz_penalty._packing import PackedConfig, pack_configs, pack_table
 from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.engines._device import send
 from lz_penalty.engines.server import ServerSettings
@@ -113,17 +113,9 @@ class RequestSettings:
         """
         if sent is None:
             sent = send(table, self._device)
-        largest = table.max(axis=0)
-        on_cpu = self._device.type == "cpu"
-        return PackedConfig(
-            table=sent.numpy() if on_cpu else sent,
-            exempt_ids=self._exempt.numpy() if on_cpu else self._exempt,
-            max_window=int(largest[col.WINDOW]),
-            max_buffer=int(largest[col.BUFFER]),
-            max_loop_window=int(largest[col.LOOP_WINDOW]),
-            max_exempt=int((table[:, col.EXEMPT_END] - table[:, col.EXEMPT_BEGIN]).max()),
-            needs_starts=False,  # the caller leaves out a prompt that does not count
-        )
+        on_device = (self._exempt, sent)
+        exempt, rows = [one.numpy() for one in on_device] if self._device.type == "cpu" else on_device
+        return pack_table(table, exempt, table=rows)  # without starts: callers leave out a prompt that does not count
 
     def warm_up(self, *given: Any, ahead: bool = False) -> None:
         """Run the op with settings that requests are likely to have, so that no request waits until it is compiled.
