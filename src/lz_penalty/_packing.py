@@ -1,8 +1,7 @@
 """`PackedConfig`: the settings of many rows as arrays, in the form that kernels and CUDA graphs read.
 
-The settings are one integer table with one settings row per row of the logits. Floats are stored as their bits, so that
-the settings of a batch travel to a device in one small copy. Only this module knows the layout of a settings row: other
-modules name its columns with the constants below.
+All settings are in one integer table, so that those of a batch travel to a device in one small copy. Only this module
+knows the layout of a settings row: other modules name its columns with the constants below.
 """
 
 from __future__ import annotations
@@ -22,28 +21,16 @@ __all__ = ["PackedConfig", "pack_configs"]
 
 
 class SettingsRow(NamedTuple):
-    """The settings of one row of the logits; a field is a column of the table.
+    """The settings of one row of the logits; a field is a column of the table."""
 
-    Attributes:
-        mode: which codelength the row adds: `NONE`, `BEFORE_BUFFER`, `ADJACENT` or `SGLANG`.
-        window: 0 without a codelength.
-        buffer: 0 without a codelength.
-        min_match: 0 without a codelength.
-        loop_window: 0 without escalation.
-        exempt_begin: where the row's exempt ids begin in `PackedConfig.exempt_ids`.
-        exempt_end: where they end.
-        strength: a float, in the table as its bits; so is the next one.
-        escalation: 0 without escalation.
-    """
-
-    mode: int
-    window: int
+    mode: int  # which codelength the row adds: NONE, BEFORE_BUFFER, ADJACENT or SGLANG
+    window: int  # this and the next two are 0 without a codelength
     buffer: int
     min_match: int
-    loop_window: int
-    exempt_begin: int
+    loop_window: int  # 0 without escalation
+    exempt_begin: int  # where the row's exempt ids begin in `PackedConfig.exempt_ids`
     exempt_end: int
-    strength: float
+    strength: float  # floats are in the table as their bits
     escalation: float
 
 
@@ -145,14 +132,7 @@ def pack_configs(
 
 
 def pack_table(rows: np.ndarray, exempt_ids: Any, *, table: Any = None, needs_starts: bool = False) -> PackedConfig:
-    """Pack settings rows that are a table already.
-
-    Args:
-        rows: int32 `[n, 9]`, on the host.
-        exempt_ids: where the kernel reads them.
-        table: settings rows where the kernel reads them, none of which exceeds `rows`; `None` means `rows`.
-        needs_starts: some row leaves its prompt out.
-    """
+    """Pack settings rows `[n, 9]` on the host. The kernel reads `table`, or `rows`; no row of `table` exceeds `rows`."""
     largest = rows.max(axis=0, initial=0)
     return PackedConfig(
         table=rows if table is None else table,

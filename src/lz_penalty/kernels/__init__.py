@@ -32,16 +32,9 @@ class Step(Protocol):
     """
 
     def __call__(
-        self,
-        logits: Any,
-        token_ids: Any,
-        lengths: Any = None,
-        starts: Any = None,
-        row_to_slot: Any = None,
-        tail_ids: Any = None,
-        tail_lengths: Any = None,
-        newest_ids: Any = None,
-    ) -> Any:
+        self, logits, token_ids, lengths=None, starts=None, row_to_slot=None, tail_ids=None, tail_lengths=None,
+        newest_ids=None,
+    ) -> Any:  # fmt: skip
         """Penalise the logits of one step."""
 
 
@@ -53,20 +46,14 @@ class Backend(Protocol):
 
         Args:
             arrays: the eight arrays of `Step`, in that order, `None` where one is not used. There is at least one row.
-            packed: the settings; at least one row has some. An engine may write others into the table between two
-                steps, so a step reads the table anew. The maxima stay.
+            packed: the settings. An engine may write others into the table between two steps, so a step reads it anew.
             vocab_size: the alphabet, at most as wide as the logits.
-            ahead: do as much as possible before the logits are needed; see `lz_penalty.prepare_lz_penalty`. A backend
-                that cannot ignores it.
+            ahead: as in `lz_penalty.prepare_lz_penalty`; a backend without a use for it ignores it.
         """
 
 
 def on_numpy(penalise: Callable[..., None]) -> Step:
-    """Return the step of a backend that works on NumPy arrays; CPU tensors become arrays with the same memory.
-
-    Args:
-        penalise: a function of the arrays of a step without the newest tokens, which are stored before it is called.
-    """
+    """Return a step that stores the newest tokens and calls `penalise` with the other arrays, as NumPy arrays."""
 
     def step(
         logits, token_ids, lengths=None, starts=None, row_to_slot=None, tail_ids=None, tail_lengths=None, newest_ids=None

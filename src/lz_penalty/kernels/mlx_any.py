@@ -37,10 +37,8 @@ def _step(packed, vocab_size, logits, token_ids):
         token, further = _escalation(newest_first, agree, looped, settings.escalation * (literal + 1))
         bits = mx.concatenate([mx.where(found == token, bits - further, bits), -further])
         found = mx.concatenate([found, token])
-    if not found.size:
-        return logits
     exempt = packed.exempt_ids[settings.exempt_begin : settings.exempt_end]
-    return _written(logits, found, settings.strength * bits, exempt, vocab_size)
+    return _written(logits, found, settings.strength * bits, exempt, vocab_size) if found.size else logits
 
 
 def _written(logits, tokens, change, exempt, vocab_size):

@@ -10,8 +10,6 @@ import numpy as np
 from lz_penalty import _packing as col
 from lz_penalty.kernels import on_numpy
 
-_NO_VALUE = np.inf
-
 
 def prepare(arrays, packed, vocab_size, *, ahead=False):
     """Return a step for arrays like these; see `lz_penalty.kernels.Backend`."""
@@ -66,7 +64,7 @@ def _codelengths(newest_first, settings, literal):
         value = np.maximum(0.0, (np.log2(distance[:count] + 1) + np.log2(length)) / length)
         return tokens[:count], np.minimum(value - literal, 0.0)
 
-    value = np.log2(distance) if min_match == 1 else np.full(len(tokens), _NO_VALUE)
+    value = np.log2(distance) if min_match == 1 else np.full(len(tokens), np.inf)
     longest = int(matches.max())
     if longest >= 1 and longest + 1 >= min_match:
         extends = matches[1:] == longest
@@ -76,7 +74,7 @@ def _codelengths(newest_first, settings, literal):
             extends[0] = False  # the paper's condition d >= l + 2
             e = distance[extends]
             value[extends] = np.log2(1 + (e - 1) / (longest * (e + longest))) - 1
-    found = value < _NO_VALUE
+    found = value < np.inf
     return tokens[found], np.minimum(value[found] - literal, 0.0)
 
 

@@ -18,14 +18,7 @@ import torch
 
 from lz_penalty import _packing as col
 from lz_penalty.config import MAX_BUFFER, MAX_WINDOW
-from lz_penalty.kernels.triton._kernels import (
-    find_kernel,
-    gather_kernel,
-    lower_kernel,
-    row_kernel,
-    store_kernel,
-    write_kernel,
-)
+from lz_penalty.kernels.triton import _kernels
 from lz_penalty.kernels.triton._launch import LaunchAhead, direct_launch, may_start_early
 
 # Few distinct sizes: each is compiled once, and a server waits for that when a request brings a new size.
@@ -75,11 +68,11 @@ def prepare(arrays, packed, vocab_size, *, ahead=False):
         if ahead:
             run = _Ahead(logits, constants | {"BLOCK": block}, warps, kinds)
         else:
-            run = _Launch(row_kernel, (rows, 1, 1), constants | {"BLOCK": block}, warps, kinds)
+            run = _Launch(_kernels.row_kernel, (rows, 1, 1), constants | {"BLOCK": block}, warps, kinds)
         store = None
     else:
         run = _Chunks(logits, constants, -(-window // _CHUNK), kinds)
-        store = None if newest_ids is None else _Launch(store_kernel, (rows, 1, 1), {}, 1, kinds)
+        store = None if newest_ids is None else _Launch(_kernels.store_kernel, (rows, 1, 1), {}, 1, kinds)
 
     def step(
         logits, token_ids, lengths=None, starts=None, row_to_slot=None, tail_ids=None, tail_lengths=None, newest_ids=None
@@ -163,12 +156,12 @@ class _Ahead:
 
     def __init__(self, logits, constants, warps, kinds):
         grid = (logits.shape[0], 1, 1)
-        self._whole = _Launch(row_kernel, grid, constants, warps, kinds)
+        self._whole = _Launch(_kernels.row_kernel, grid, constants, warps, kinds)
         found = {name: value for name, value in constants.items() if name != "LOWEST"}
-        self._find = _Launch(find_kernel, grid, found, warps, kinds, patience=1)
+        self._find = _Launch(_kernels.find_kernel, grid, found, warps, kinds, patience=1)
         self._early = may_start_early(logits.device)
         lowered = {name: constants[name] for name in ("LOOP_BLOCK", "LOWEST", "BLOCK")} | {"EARLY": self._early}
-        self._lower = _Launch(lower_kernel, grid, lowered, warps, kinds, patience=1)
+        self._lower = _Launch(_kernels.lower_kernel, grid, lowered, warps, kinds, patience=1)
         self._shape = (logits.shape[0], constants["BLOCK"] + 1)
         self._between = None
         self._ahead = None
@@ -208,8 +201,8 @@ class _Chunks:
         self._groups = []
         for first in range(0, rows, most):
             count = min(most, rows - first)
-            gather = _Launch(gather_kernel, (count, chunks + loop, 1), constants, warps, kinds)
-            write = _Launch(write_kernel, (count, chunks, 1), constants, warps, kinds)
+            gather = _Launch(_kernels.gather_kernel, (count, chunks + loop, 1), constants, warps, kinds)
+            write = _Launch(_kernels.write_kernel, (count, chunks, 1), constants, warps, kinds)
             self._groups.append((first, count, gather, write))
 
     def __call__(self, arguments):

@@ -43,14 +43,7 @@ def direct_launch(compiled, grid, arguments):
 
 
 class DirectLaunch:
-    """A function that launches a kernel, each time with other tensors.
-
-    Args:
-        launch: the driver's function.
-        compiled: the kernel.
-        grid: three sizes.
-        passed: the name, the type and the place among the arguments of each parameter.
-        arguments: all but the tensors stay the same.
+    """A function that launches a kernel, each time with other tensors; `direct_launch` makes it.
 
     Attributes:
         function: the kernel's handle. This and the next four are what C needs for a launch.
@@ -98,15 +91,13 @@ class LaunchAhead:
     The first goes to its own stream and waits for nothing; the second waits for the first. So all launches of the step
     before must have ended: they have if the host has a token that was sampled after them.
 
-    Args:
-        find: the `DirectLaunch` that needs no logits.
-        lower: the `DirectLaunch` that lowers the logits.
-        between: arrays that the first launch writes and the second reads; they are kept alive.
-        early: `lower` may start before the previous kernel on its stream has ended, and waits for that itself. So that
-            previous kernel must not start early itself without waiting.
+    The arrays `between`, which the first launch writes and the second reads, are kept alive.
 
     Attributes:
-        find, lower, early: as given.
+        find: the `DirectLaunch` that needs no logits.
+        lower: the `DirectLaunch` that lowers the logits.
+        early: `lower` may start before the previous kernel on its stream has ended, and waits for that itself. So that
+            previous kernel must not start early itself without waiting.
         driver: the CUDA driver.
         stream: a function that returns the handle of the current stream.
         side: the handle of the stream for `find`.

@@ -3,7 +3,7 @@
 Tokens are addressed newest first: place 0 is the newest token of the context, drafts included.
 """
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import triton
 import triton.language as tl
@@ -20,17 +20,8 @@ FAR = tl.constexpr(2**30)  # above any distance or period
 FIRST = tl.constexpr(2)  # tokens that every match is compared by at first
 UNROLL = tl.constexpr(8)  # tokens that the matches which are left are compared by in each further round
 
-
-class Settings(NamedTuple):
-    """The settings of a row as in `lz_penalty._packing.SettingsRow`, without the range of its exempt ids."""
-
-    mode: Any
-    window: Any
-    buffer: Any
-    min_match: Any
-    loop_window: Any
-    strength: Any
-    escalation: Any
+# The settings of a row as in `lz_penalty._packing.SettingsRow`, without the range of its exempt ids.
+Settings = namedtuple("Settings", "mode window buffer min_match loop_window strength escalation")
 
 
 # ---------------------------------------------------------------- where the tokens are
