@@ -1,13 +1,20 @@
-"""Import what most commands need. Each process that `commands` forks has these modules already."""
+"""Import what most commands need, and load compiled functions. Each process that `commands` forks has them already."""
 
 import numba  # noqa: F401
+import numpy as np
 import pyarrow  # noqa: F401
 import torch
+import transformers.models.llama.modeling_llama  # noqa: F401
 from transformers import AutoModelForCausalLM, AutoTokenizer, TextStreamer  # noqa: F401
 
-import lz_penalty.detection
 import lz_penalty.engines.transformers
-import lz_penalty.kernels.numba_cpu
 import lz_penalty.kernels.torch_any  # noqa: F401
+from lz_penalty import LZPenaltyConfig, apply_lz_penalty_
+from lz_penalty.detection import find_repetition, repetition_at_end
 
 torch.set_num_threads(1)
+find_repetition("ab" * 50)
+repetition_at_end("ab" * 50)
+apply_lz_penalty_(
+    np.zeros((1, 9), np.float32), np.array([[1, 2] * 20]), config=LZPenaltyConfig.guarded(), backend="numba"
+)
