@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-from lz_penalty.bundled_model._words import BOXES, THINGS, Draft, count, listing, one, people
+from lz_penalty.bundled_model._words import BOXES, OPERATIONS, THINGS, Draft, added, count, listing, one, people
 
 # How a number of things grows or shrinks: the words in the question, and the word in a step.
 CHANGES = {
@@ -48,7 +48,7 @@ def running_total(rng: random.Random) -> Draft:
         else:
             sign = "+" if kind < 0.6 or total < 6 else "-"
             n = rng.randint(2, 60) if sign == "+" else rng.randint(1, total - 2)
-            after = total + n if sign == "+" else total - n
+            after = OPERATIONS[sign](total, n)
             words, verb = rng.choice(CHANGES[sign])
             told.append(
                 _sentence(rng, words.format(who=who, other=other, n=n, things=things, counted=count(n, things)))
@@ -69,10 +69,7 @@ def shopping(rng: random.Random) -> Draft:
     each = rng.choice(["{q} at {p} dollars each", "{q} for {p} dollars each", "{q} that cost {p} dollars each"])
     bought = listing([each.format(q=count(q, thing), p=p) for thing, q, p in lines])
     steps = [f"{thing.capitalize()}: {q} * {p} = {q * p}." for thing, q, p in lines]
-    total = lines[0][1] * lines[0][2]
-    for _, q, p in lines[1:]:
-        steps.append(f"Together: {total} + {q * p} = {total + q * p}.")
-        total += q * p
+    total = added(steps, [q * p for _, q, p in lines], "Together: ")
     verb = rng.choice(["buys", "orders", "picks up"])
     kind = rng.randrange(3) if len(lines) > 1 else 1 + rng.randrange(2)
     if kind == 0:
@@ -99,28 +96,22 @@ def chain(rng: random.Random) -> Draft:
         v, kind, n = values[-1], rng.randrange(4), rng.randint(2, 20)
         if kind == 0 or v > 80:
             n = min(n, v - 1) or 1
-            facts.append(f"{person.name} has {n} fewer than {before.name}.")
-            steps.append(f"{person.name} has {v} - {n} = {v - n}.")
-            values.append(v - n)
+            relation, sign = f"{n} fewer than", "-"
         elif kind == 1:
             word, n = rng.choice([("twice", 2), ("three times", 3)])
-            facts.append(f"{person.name} has {word} as many as {before.name}.")
-            steps.append(f"{person.name} has {v} * {n} = {v * n}.")
-            values.append(v * n)
+            relation, sign = f"{word} as many as", "*"
         else:
-            facts.append(f"{person.name} has {n} more than {before.name}.")
-            steps.append(f"{person.name} has {v} + {n} = {v + n}.")
-            values.append(v + n)
+            relation, sign = f"{n} more than", "+"
+        values.append(OPERATIONS[sign](v, n))
+        facts.append(f"{person.name} has {relation} {before.name}.")
+        steps.append(f"{person.name} has {v} {sign} {n} = {values[-1]}.")
     first, last = group[0], group[-1]
     kind = rng.randrange(3)
     if kind == 0:
         ask, answer = f"How many {things} does {last.name} have?", values[-1]
     elif kind == 1:
         ask = rng.choice([f"How many {things} do they have together?", f"How many {things} are there in all?"])
-        answer = values[0]
-        for v in values[1:]:
-            steps.append(f"{answer} + {v} = {answer + v}.")
-            answer += v
+        answer = added(steps, values)
     else:
         low, high = sorted((values[0], values[-1]))
         ask = f"How many {things} do {first.name} and {last.name} differ by?"
@@ -179,11 +170,7 @@ def rates(rng: random.Random) -> Draft:
         legs = [f"{hours} machines make {rate} {things} each" for rate, hours in parts]
         question = f"In a factory {listing(legs)}. How many {things} are made?"
     steps = [f"{rate} * {hours} = {rate * hours}." for rate, hours in parts]
-    total = parts[0][0] * parts[0][1]
-    for rate, hours in parts[1:]:
-        steps.append(f"{total} + {rate * hours} = {total + rate * hours}.")
-        total += rate * hours
-    return question, steps, str(total)
+    return question, steps, str(added(steps, [rate * hours for rate, hours in parts]))
 
 
 def sharing(rng: random.Random) -> Draft:

@@ -6,7 +6,7 @@ Every step is written out, so that a small model needs no memory beyond the text
 from __future__ import annotations
 
 import random
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from lz_penalty.bundled_model._words import THINGS, Draft, listing, people
 
@@ -48,16 +48,13 @@ def extremes(rng: random.Random) -> Draft:
     numbers = rng.sample(range(10, 400), rng.randint(3, 5))
     shown = listing([str(n) for n in numbers])
     kind = rng.randrange(3)
+    highs, lows = list(accumulate(numbers, max)), list(accumulate(numbers, min))
+    high, low = highs[-1], lows[-1]
     steps = []
-    high = low = numbers[0]
     if kind != 1:
-        for n in numbers[1:]:
-            steps.append(f"{high} or {n}: the larger is {max(high, n)}.")
-            high = max(high, n)
+        steps += [f"{a} or {n}: the larger is {b}." for (a, b), n in zip(pairwise(highs), numbers[1:])]
     if kind != 0:
-        for n in numbers[1:]:
-            steps.append(f"{low} or {n}: the smaller is {min(low, n)}.")
-            low = min(low, n)
+        steps += [f"{a} or {n}: the smaller is {b}." for (a, b), n in zip(pairwise(lows), numbers[1:])]
     if kind == 0:
         ask = rng.choice([f"Which is the largest of {shown}?", f"What is the greatest number among {shown}?"])
         return ask, steps, str(high)
@@ -75,21 +72,14 @@ def counting(rng: random.Random) -> Draft:
         colour = rng.choice(_COLOURS)
         palette = [colour, *rng.sample([c for c in _COLOURS if c != colour], 2)]
         things = [(rng.choice(palette), thing[:-1]) for thing in rng.sample(THINGS, rng.randint(4, 7))]
-        shown, marks = (
-            listing([f"a {c} {thing}" for c, thing in things]),
-            [(thing, c, c == colour) for c, thing in things],
-        )
-        ask = rng.choice(
-            ["On a table there are {}. How many of them are {}?", "A bag holds {}. How many things in it are {}?"]
-        )
-        question = ask.format(shown, colour)
+        shown, what = listing([f"a {c} {thing}" for c, thing in things]), colour
+        marks = [(thing, c, c == colour) for c, thing in things]
+        asks = ["On a table there are {}. How many of them are {}?", "A bag holds {}. How many things in it are {}?"]
     else:
         numbers = rng.sample(range(1, 100), rng.randint(4, 7))
         bound = rng.randint(20, 80)
-        what = "even" if kind == 0 else f"greater than {bound}"
-        question = rng.choice(["How many of {} are {}?", "In the list {}, how many numbers are {}?"]).format(
-            listing([str(n) for n in numbers]), what
-        )
+        shown, what = listing([str(n) for n in numbers]), "even" if kind == 0 else f"greater than {bound}"
+        asks = ["How many of {} are {}?", "In the list {}, how many numbers are {}?"]
         if kind == 0:
             marks = [(str(n), "odd" if n % 2 else "even", n % 2 == 0) for n in numbers]
         else:
@@ -97,7 +87,7 @@ def counting(rng: random.Random) -> Draft:
     for name, mark, counts in marks:
         found += counts
         steps.append(f"{name}: {mark}, count {found}.")
-    return question, steps, str(found)
+    return rng.choice(asks).format(shown, what), steps, str(found)
 
 
 def cups(rng: random.Random) -> Draft:

@@ -3,43 +3,29 @@
 from __future__ import annotations
 
 import random
-from itertools import pairwise
 
-from lz_penalty.bundled_model._words import Draft, count
+from lz_penalty.bundled_model._words import OPERATIONS, Draft, count
 
 
 def sequence(rng: random.Random) -> Draft:
     """Continue a sequence of numbers by one to three terms."""
     kind, ahead = rng.randrange(3), rng.randint(1, 3)
-    steps = []
     if kind == 0:
-        start, d = rng.randint(1, 60), rng.choice([n for n in range(-9, 16) if n])
-        start += 60 if d < 0 else 0
-        terms = [start + d * i for i in range(4)]
-        sign, n = ("+", d) if d > 0 else ("-", -d)
-        steps += [f"{a} {sign} {n} = {b}." for a, b in pairwise(terms)]
-        steps.append(f"The rule is {sign} {n}.")
-        for _ in range(ahead):
-            steps.append(f"{terms[-1]} {sign} {n} = {terms[-1] + d}.")
-            terms.append(terms[-1] + d)
+        term, d = rng.randint(1, 60), rng.choice([n for n in range(-9, 16) if n])
+        term += 60 if d < 0 else 0
+        sign, n, growth = "+" if d > 0 else "-", abs(d), 0
     elif kind == 1:
-        start, factor = rng.randint(1, 7), rng.choice([2, 2, 3])
-        ahead = min(ahead, 2)
-        terms = [start * factor**i for i in range(4)]
-        steps += [f"{a} * {factor} = {b}." for a, b in pairwise(terms)]
-        steps.append(f"The rule is * {factor}.")
-        for _ in range(ahead):
-            steps.append(f"{terms[-1]} * {factor} = {terms[-1] * factor}.")
-            terms.append(terms[-1] * factor)
+        term, n = rng.randint(1, 7), rng.choice([2, 2, 3])
+        sign, growth, ahead = "*", 0, min(ahead, 2)
     else:
-        terms, d, growth = [rng.randint(1, 40)], rng.randint(1, 9), rng.randint(1, 4)
-        for i in range(3):
-            steps.append(f"{terms[-1]} + {d + growth * i} = {terms[-1] + d + growth * i}.")
-            terms.append(terms[-1] + d + growth * i)
-        steps.append(f"The step grows by {growth}.")
-        for i in range(3, 3 + ahead):
-            steps.append(f"{terms[-1]} + {d + growth * i} = {terms[-1] + d + growth * i}.")
-            terms.append(terms[-1] + d + growth * i)
+        term, n, growth = rng.randint(1, 40), rng.randint(1, 9), rng.randint(1, 4)
+        sign = "+"
+    terms, steps = [term], []
+    for i in range(3 + ahead):
+        change = n + growth * i
+        terms.append(OPERATIONS[sign](terms[-1], change))
+        steps.append(f"{terms[-2]} {sign} {change} = {terms[-1]}.")
+    steps.insert(3, f"The step grows by {growth}." if growth else f"The rule is {sign} {n}.")
     shown = ", ".join(map(str, terms[:4]))
     place = ("next number", "second number that follows", "third number that follows")[ahead - 1]
     ask = rng.choice([f"What is the {place} in {shown}?", f"The numbers {shown} follow a rule. What is the {place}?"])
@@ -61,7 +47,7 @@ def expression(rng: random.Random) -> Draft:
         # Brackets only if the order of operations needs them, so that both kinds appear.
         inner = f"({text})" if op == "*" and not simple else text
         text, simple = f"{inner} {op} {n}", op == "*" and simple
-        result = value + n if op == "+" else value - n if op == "-" else value * n
+        result = OPERATIONS[op](value, n)
         steps.append(f"{value} {op} {n} = {result}.")
         value = result
     return rng.choice(["Calculate {}.", "What is {}?", "Work out {}."]).format(text), steps, str(value)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import random
+from itertools import accumulate
 from typing import NamedTuple
 
 Draft = tuple[str, list[str], str]  # question, steps, answer
@@ -31,6 +33,7 @@ _THINGS = (
     "shells nuts beads ribbons candles roses balls stickers keys cups plates spoons bricks tickets"
 )
 THINGS = tuple(_THINGS.split())
+OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 BOXES = ("boxes", "bags", "baskets", "crates", "jars", "trays")
 
 
@@ -50,6 +53,18 @@ def count(number: int, plural: str) -> str:
     ('1 cup', '2 cups')
     """
     return f"{number} {one(plural) if number == 1 else plural}"
+
+
+def added(steps: list[str], values: list[int], lead: str = "") -> int:
+    """Return the sum of the values, and append a step for each value after the first.
+
+    >>> steps = []
+    >>> added(steps, [2, 3, 4], "Together: "), steps
+    (9, ['Together: 2 + 3 = 5.', 'Together: 5 + 4 = 9.'])
+    """
+    totals = list(accumulate(values))
+    steps += [f"{lead}{total} + {value} = {total + value}." for total, value in zip(totals, values[1:])]
+    return totals[-1]
 
 
 def people(rng: random.Random, number: int) -> list[Person]:
