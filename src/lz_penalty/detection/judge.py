@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from lz_penalty._checks import integer, real
@@ -32,8 +32,6 @@ OPTIONAL = {
     "temperature": ("temperature",),
     "max_tokens": ("max_tokens",),
 }
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -143,7 +141,11 @@ class Judge:
 
     def ask_many(self, texts: Iterable[str]) -> list[Judgement]:
         """Return the judgements of many texts, in their order. Equal texts are sent once."""
-        return _run(self._ask_many_and_close(list(texts)))
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self._ask_many_and_close(texts))
+        raise LZPenaltyError("an event loop is running here: await ask_async or ask_many_async instead.")
 
     async def ask_many_async(self, texts: Iterable[str]) -> list[Judgement]:
         """Return the judgements of many texts, inside an event loop; see `ask_many`."""
@@ -189,7 +191,7 @@ class Judge:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    async def _ask_many_and_close(self, texts: list[str]) -> list[Judgement]:
+    async def _ask_many_and_close(self, texts: Iterable[str]) -> list[Judgement]:
         async with self:
             return await self.ask_many_async(texts)
 
@@ -273,12 +275,3 @@ def _refused_option(refused: APIStatusError, sent: dict[str, Any]) -> str | None
     """Return the option that a server names in its refusal, or `None`."""
     message = str(refused).lower()
     return next((name for name in sent if any(word in message for word in OPTIONAL[name])), None)
-
-
-def _run(coroutine: Coroutine[Any, Any, T]) -> T:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(coroutine)
-    coroutine.close()
-    raise LZPenaltyError("an event loop is running here: await ask_async or ask_many_async instead.")
