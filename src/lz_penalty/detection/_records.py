@@ -13,7 +13,7 @@ import lzma
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -139,7 +139,7 @@ def read(
     records = {"text": _text, "jsonl": _lines, "parquet": _rows}[kind]
     last: Record | Problem | None = None
     try:
-        with _opened(source, compression, tick) as stream:
+        with io.BufferedReader(_Counted(source, tick), 2**18) as file, OPENERS[compression](file) as stream:
             for record in records(stream, source, reading, span):
                 if span is not None or isinstance(record, Problem) or not record.blank:
                     last = record
@@ -163,38 +163,18 @@ def _reason(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-class _Counted(io.RawIOBase):
-    """A file that reports how many bytes were read."""
+class _Counted(io.FileIO):
+    """A file, or standard input for `-`, that reports how many bytes were read."""
 
-    def __init__(self, file: IO[bytes], tick: Callable[[int], Any]) -> None:
-        self._file, self._tick = file, tick
+    def __init__(self, source: str, tick: Callable[[int], Any] | None) -> None:
+        super().__init__(sys.stdin.fileno() if source == STDIN else source, closefd=source != STDIN)
+        self._tick = tick
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return self._file.seekable()
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def readinto(self, buffer: Any) -> int:
-        count = self._file.readinto(buffer)  # type: ignore[attr-defined]
-        self._tick(count or 0)
+    def readinto(self, buffer: Any) -> int | None:
+        count = super().readinto(buffer)
+        if self._tick is not None:
+            self._tick(count or 0)
         return count
-
-
-@contextmanager
-def _opened(source: str, compression: str, tick: Callable[[int], Any] | None) -> Iterator[IO[bytes]]:
-    with (
-        open(sys.stdin.fileno() if source == STDIN else source, "rb", 0, closefd=source != STDIN) as file,
-        io.BufferedReader(_Counted(file, tick or (lambda _: None)), 2**18) as counted,
-        OPENERS[compression](counted) as stream,
-    ):
-        yield stream
 
 
 def _zstd(stream: IO[bytes]) -> IO[bytes]:
