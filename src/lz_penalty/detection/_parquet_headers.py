@@ -6,7 +6,7 @@ is refused, because the numbers checked here must be those that pyarrow decodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
 __all__ = ["Chunk", "PageHeader", "column_chunks", "page_headers"]
@@ -126,13 +126,8 @@ class _Reader:
             raise IndexError
 
 
-def column_chunks(stream: IO[bytes], columns: Sequence[int]) -> list[list[Chunk]]:
-    """Return, for each row group, the bytes with the pages of these columns.
-
-    Args:
-        stream: the file.
-        columns: their indices in ascending order; nested columns have one index each.
-    """
+def column_chunks(stream: IO[bytes], column: int) -> list[Chunk]:
+    """Return, for each row group, the bytes with the pages of the column with this index."""
     stream.seek(-8, 2)
     end = stream.tell()
     length = int.from_bytes(stream.read(4), "little")
@@ -140,32 +135,31 @@ def column_chunks(stream: IO[bytes], columns: Sequence[int]) -> list[list[Chunk]
         raise ValueError(MALFORMED)
     stream.seek(end - length)
     reader = _Reader(stream.read(length))
-    groups: list[list[Chunk]] = []
+    chunks: list[Chunk] = []
     try:
         for number, kind in reader.fields():
             if (number, kind) == (4, LIST):
-                groups = [_group(reader, set(columns)) for _ in reader.items(STRUCT)]
+                chunks = [_group(reader, column) for _ in reader.items(STRUCT)]
             else:
                 reader.skip(kind)
     except IndexError:
         raise ValueError(MALFORMED) from None
-    if any(len(group) != len(columns) for group in groups):
-        raise ValueError(MALFORMED)
-    return groups
+    return chunks
 
 
-def _group(reader: _Reader, columns: set[int]) -> list[Chunk]:
-    chunks: list[Chunk] = []
+def _group(reader: _Reader, column: int) -> Chunk:
+    found = None
     for number, kind in reader.fields():
         if (number, kind) == (1, LIST):
-            chunks = []
+            found = None
             for index in reader.items(STRUCT):
                 chunk = _chunk(reader)
-                if index in columns:
-                    chunks.append(chunk)
+                found = chunk if index == column else found
         else:
             reader.skip(kind)
-    return chunks
+    if found is None:
+        raise ValueError(MALFORMED)
+    return found
 
 
 def _chunk(reader: _Reader) -> Chunk:

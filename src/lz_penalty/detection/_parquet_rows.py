@@ -72,7 +72,7 @@ def column_texts(stream: IO[bytes], field: str, most: int) -> Iterator[memoryvie
                 return
             metadata, target = file.metadata, file.schema.column(leaf)
         in_lists = target.max_repetition_level > 0
-        for group, (chunk,) in enumerate(column_chunks(stream, [leaf])):
+        for group, chunk in enumerate(column_chunks(stream, leaf)):
             rows, by_index = _how(_pages(stream, chunk), in_lists, most, column, group)
             options = {"metadata": metadata, "pre_buffer": False, "buffer_size": BUFFER}
             with parquet.ParquetFile(stream, read_dictionary=[target.path] if by_index else None, **options) as file:
