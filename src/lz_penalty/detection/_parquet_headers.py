@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
-__all__ = ["Chunk", "PageHeader", "column_chunks", "page_headers"]
+__all__ = ["Chunk", "column_chunks", "page_headers"]
 
 MAGIC = b"PAR1"
 HEADER_BYTES, MOST_HEADER_BYTES = 2**10, 2**24  # the second is also pyarrow's limit
@@ -27,24 +27,6 @@ class Chunk(NamedTuple):
     start: int
     end: int
     compression: int
-
-
-class PageHeader(NamedTuple):
-    """The header of a page.
-
-    Attributes:
-        dictionary: whether the page is a dictionary: it contains values, and other pages contain indices of them.
-        size: bytes without compression.
-        values: the number of values, including nulls.
-        encoding: its number in the format.
-        content: the bytes of the page after its header.
-    """
-
-    dictionary: bool
-    size: int
-    values: int
-    encoding: int
-    content: Chunk
 
 
 class _Reader:
@@ -104,12 +86,10 @@ class _Reader:
             raise ValueError(MALFORMED)
         if kind in (TRUE, FALSE):
             self.at += in_list  # in an object, the type already gives the value
-        elif kind == BYTE:
-            self.at += 1
+        elif kind in (BYTE, DOUBLE):
+            self.at += 1 if kind == BYTE else 8
         elif kind in BITS:
             self.varint()
-        elif kind == DOUBLE:
-            self.at += 8
         elif kind == BINARY:
             length = self.varint()
             self.at += length
@@ -175,8 +155,11 @@ def _chunk(reader: _Reader) -> Chunk:
     return Chunk(start, start + _count(metadata, 7) if _count(metadata, 5) else start, _count(metadata, 4))
 
 
-def page_headers(stream: IO[bytes], chunk: Chunk) -> Iterator[PageHeader]:
-    """Yield the headers of a column's pages."""
+def page_headers(stream: IO[bytes], chunk: Chunk) -> Iterator[tuple[int, int, int | None, Chunk]]:
+    """Yield, for each page of a column: its values including nulls, bytes without compression, encoding, and content.
+
+    The encoding is its number in the format; it is `None` for a dictionary, of whose values other pages contain indices.
+    """
     place = chunk.start
     while place < chunk.end:
         fields, length = _header(stream, place)
@@ -184,11 +167,11 @@ def page_headers(stream: IO[bytes], chunk: Chunk) -> Iterator[PageHeader]:
         content = Chunk(place + length, place + length + _count(fields, (3,)), chunk.compression)
         place = content.end
         if kind == DICTIONARY_PAGE:
-            yield PageHeader(True, size, 0, 0, content)
+            yield 0, size, None, content
         elif kind == DATA_PAGE:
-            yield PageHeader(False, size, _count(fields, (5, 1)), _count(fields, (5, 2)), content)
+            yield _count(fields, (5, 1)), size, _count(fields, (5, 2)), content
         elif kind == DATA_PAGE_2:
-            yield PageHeader(False, size, _count(fields, (8, 1)), _count(fields, (8, 4)), content)
+            yield _count(fields, (8, 1)), size, _count(fields, (8, 4)), content
 
 
 def _header(stream: IO[bytes], place: int) -> tuple[dict[tuple[int, ...], int], int]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import IO, Any, NamedTuple
 
-from lz_penalty.detection._parquet_headers import Chunk, PageHeader, column_chunks, page_headers
+from lz_penalty.detection._parquet_headers import Chunk, column_chunks, page_headers
 
 __all__ = ["column_texts", "list_index"]
 
@@ -202,31 +202,29 @@ def _pages(stream: IO[bytes], chunk: Chunk) -> list[_Page]:
     """Return the pages of a column in a row group."""
     dictionary = 0
     pages: list[_Page] = []
-    for header in page_headers(stream, chunk):
+    for values, size, encoding, content in page_headers(stream, chunk):
         if len(pages) == MOST_PAGES:
             raise ValueError(f"a column has more than {MOST_PAGES:,} pages in a row group")
-        if header.dictionary:
-            dictionary = max(dictionary, _longest(stream, header))
-            pages.append(_Page(0, header.size, 0))
-            continue
-        longest = dictionary if header.encoding in BY_DICTIONARY else header.size if header.encoding in BY_PREFIX else 0
-        pages.append(_Page(header.values, header.size, longest, header.encoding))
+        if encoding is None:
+            dictionary = max(dictionary, _longest(stream, content, size))
+        longest = dictionary if encoding in BY_DICTIONARY else size if encoding in BY_PREFIX else 0
+        pages.append(_Page(values, size, longest, encoding))
     return pages
 
 
-def _longest(stream: IO[bytes], header: PageHeader) -> int:
+def _longest(stream: IO[bytes], content: Chunk, size: int) -> int:
     """Return the bytes of the longest text in a dictionary, or of the whole dictionary if it is too large to read."""
     from pyarrow import Codec
 
-    start, end, compression = header.content
-    if max(header.size, end - start) > LARGE_DICTIONARY or compression not in COMPRESSIONS:
-        return header.size
+    start, end, compression = content
+    if max(size, end - start) > LARGE_DICTIONARY or compression not in COMPRESSIONS:
+        return size
     stream.seek(start)
     data = stream.read(end - start)
     if compression:
-        data = Codec(COMPRESSIONS[compression]).decompress(data, header.size, asbytes=True)
+        data = Codec(COMPRESSIONS[compression]).decompress(data, size, asbytes=True)
     longest = at = 0
     while at < len(data):
         length = int.from_bytes(data[at : at + 4], "little")
         longest, at = max(longest, length), at + 4 + length
-    return min(longest, header.size)
+    return min(longest, size)
