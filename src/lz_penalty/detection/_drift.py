@@ -13,14 +13,7 @@ from itertools import accumulate
 from typing import Any
 
 from lz_penalty._checks import boolean, integer, real
-from lz_penalty.detection._tandem import (
-    ENDLESS_CHARACTERS,
-    ENDLESS_TOKENS,
-    MAX_ITEMS,
-    Items,
-    Repetition,
-    find_repetitions,
-)
+from lz_penalty.detection._tandem import MAX_ITEMS, Items, Repetition, endless_length, find_repetitions
 
 __all__ = ["Drift", "find_drift"]
 
@@ -89,8 +82,7 @@ def find_drift(
     """
     text = isinstance(sequence, (str, bytes))
     min_run = integer(1, MAX_ITEMS)("min_run", (24 if text else 12) if min_run is None else min_run)
-    default = ENDLESS_CHARACTERS if text else ENDLESS_TOKENS
-    min_length = integer(1, MAX_ITEMS)("min_length", default if min_length is None else min_length)
+    min_length = integer(1, MAX_ITEMS)("min_length", endless_length(sequence) if min_length is None else min_length)
     min_units = integer(1, MAX_ITEMS)("min_units", min_units)
     share = Fraction(str(real(0.01, 1)("min_share", min_share)))
     boolean("at_end", at_end)

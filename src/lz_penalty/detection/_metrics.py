@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lz_penalty._checks import MAX_TOKEN_ID, integer
-from lz_penalty.detection._tandem import LOOP_COPIES, LOOP_LENGTH, Items, Repetition, as_array, find_repetition
+from lz_penalty.detection._tandem import Items, Repetition, as_array, find_repetition
 from lz_penalty.errors import bad_value
 from lz_penalty.reference import Copy, Literal, codelength
 
@@ -90,7 +90,7 @@ def repetition_report(text_or_tokens: Items, *, vocab_size: int | None = None) -
         seq_rep={n: 1 - share for n, share in shares.items()},
         zlib_ratio=len(raw) / len(zlib.compress(raw)),
         lzss_rate=codelength(lzss_code(coded), alphabet) / len(coded) if coded else 0.0,
-        tandem=find_repetition(text_or_tokens, min_copies=LOOP_COPIES, min_length=LOOP_LENGTH),
+        tandem=find_repetition(text_or_tokens),
     )
 
 

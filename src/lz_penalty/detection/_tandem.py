@@ -20,6 +20,7 @@ __all__ = [
     "Items",
     "Repetition",
     "as_array",
+    "endless_length",
     "find_repetition",
     "find_repetitions",
     "is_degenerate",
@@ -151,7 +152,7 @@ def is_loop(sequence: Items) -> bool:
     >>> is_loop(list(range(12)) * 5), is_loop([3, 1] * 5)
     (True, False)
     """
-    return find_repetition(sequence, min_copies=LOOP_COPIES, min_length=LOOP_LENGTH) is not None
+    return find_repetition(sequence) is not None
 
 
 def is_endless(sequence: Items) -> bool:
@@ -163,8 +164,12 @@ def is_endless(sequence: Items) -> bool:
     >>> is_endless("[" + "0, " * 200), is_endless("[" + "0, " * 200 + "0]")
     (True, False)
     """
-    least = ENDLESS_CHARACTERS if isinstance(sequence, (str, bytes)) else ENDLESS_TOKENS
-    return find_repetition(sequence, min_copies=LOOP_COPIES, min_length=least, at_end=True) is not None
+    return find_repetition(sequence, min_length=endless_length(sequence), at_end=True) is not None
+
+
+def endless_length(sequence: Items) -> int:
+    """Return the least number of items of a loop without an end: token ids, or characters or bytes."""
+    return ENDLESS_CHARACTERS if isinstance(sequence, (str, bytes)) else ENDLESS_TOKENS
 
 
 def as_array(sequence: Items) -> npt.NDArray[Any]:

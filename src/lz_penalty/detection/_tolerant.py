@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from lz_penalty._checks import boolean, integer, real
 from lz_penalty.detection._numerals import Template, template
-from lz_penalty.detection._tandem import ENDLESS_CHARACTERS, ENDLESS_TOKENS, MAX_ITEMS, Items, find_repetitions
+from lz_penalty.detection._tandem import MAX_ITEMS, Items, endless_length, find_repetitions
 from lz_penalty.errors import LZPenaltyError
 
 __all__ = ["CounterRun", "EditedRun", "find_counter", "find_edited"]
@@ -108,8 +108,7 @@ def find_counter(
     True
     """
     min_copies = real(3, 1_000_000)("min_copies", min_copies)
-    text = _text(sequence, decode)
-    least = _min_length(min_length, text)
+    text = _text(sequence, decode, min_length)
     boolean("at_end", at_end)
     shape = template(text.text)
     best: tuple[int, int, int] | None = None
@@ -118,20 +117,15 @@ def find_counter(
         if at_end and end < len(shape.items):
             continue
         here = shape.position(begin), shape.position(end)
-        if here[1] - here[0] > span[1] - span[0] and text.size(*here) >= least:
+        if here[1] - here[0] > span[1] - span[0] and text.is_enough(*here):
             best, span = (begin, end, period), here
     if best is None:
         return None
     begin, end, period = best
     start, stop = text.place(*span)
-    return CounterRun(
-        start=start,
-        end=stop,
-        copies=(end - begin) / period,
-        coverage=(stop - start) / len(sequence),
-        unit=text.text[span[0] : shape.position(begin + period)],
-        steps=_steps(shape, begin, period),
-    )
+    unit = text.text[span[0] : shape.position(begin + period)]
+    coverage = (stop - start) / len(sequence)
+    return CounterRun(start, stop, (end - begin) / period, coverage, unit, _steps(shape, begin, period))
 
 
 def find_edited(
@@ -176,8 +170,7 @@ def find_edited(
     min_copies = real(2, 1_000_000)("min_copies", min_copies)
     max_edits = real(0.01, 0.5)("max_edits", max_edits)
     max_period = integer(1, 1_024)("max_period", max_period)
-    text = _text(sequence, decode)
-    least = _min_length(min_length, text)
+    text = _text(sequence, decode, min_length)
     boolean("at_end", at_end)
     words = _split(text.text)
     count = len(words.ids)
@@ -191,30 +184,25 @@ def find_edited(
                 continue
             here = words.starts[begin], len(text.text) if reaches else words.ends[end - 1]
             longer = (here[1] - here[0], -here[0]) > (span[1] - span[0], -span[0])
-            if longer and text.size(*here) >= least:
+            if longer and text.is_enough(*here):
                 best, span = (begin, end, period, edits), here
     if best is None:
         return None
     begin, end, period, edits = best
     start, stop = text.place(*span)
-    return EditedRun(
-        start=start,
-        end=stop,
-        copies=(end - begin) / period,
-        coverage=(stop - start) / len(sequence),
-        unit=text.text[span[0] : words.starts[begin + period]].strip(),
-        edits=edits,
-    )
+    unit = text.text[span[0] : words.starts[begin + period]].strip()
+    return EditedRun(start, stop, (end - begin) / period, (stop - start) / len(sequence), unit, edits)
 
 
 # ---------------------------------------------------------------- the text of a sequence
 
 
 class _Text(NamedTuple):
-    """A text and the end position of each token; `ends` is `None` if the items are characters."""
+    """A text, the end position of each token (`None` if the items are characters), and the least length in items."""
 
     text: str
     ends: list[int] | None
+    least: int
 
     def place(self, begin: int, end: int) -> tuple[int, int]:
         """Return the range of items that contain these characters."""
@@ -222,27 +210,20 @@ class _Text(NamedTuple):
             return begin, end
         return bisect_right(self.ends, begin), bisect_right(self.ends, end - 1) + 1
 
-    def size(self, begin: int, end: int) -> int:
-        """Return how many items contain these characters."""
+    def is_enough(self, begin: int, end: int) -> bool:
+        """Return whether at least `least` items contain these characters."""
         first, last = self.place(begin, end)
-        return last - first
+        return last - first >= self.least
 
 
-def _text(sequence: Items, decode: Callable[[int], str] | None) -> _Text:
-    if isinstance(sequence, str):
-        return _Text(sequence, None)
-    if isinstance(sequence, bytes):
-        return _Text(sequence.decode("latin-1"), None)
+def _text(sequence: Items, decode: Callable[[int], str] | None, min_length: int | None) -> _Text:
+    least = integer(1, MAX_ITEMS)("min_length", endless_length(sequence) if min_length is None else min_length)
+    if isinstance(sequence, (str, bytes)):
+        return _Text(sequence if isinstance(sequence, str) else sequence.decode("latin-1"), None, least)
     if decode is None:
         raise LZPenaltyError("decode = None: token ids need a function that returns the text of one id.")
     pieces = [decode(int(token)) for token in sequence]
-    return _Text("".join(pieces), list(accumulate(map(len, pieces))))
-
-
-def _min_length(given: int | None, text: _Text) -> int:
-    if given is None:
-        given = ENDLESS_CHARACTERS if text.ends is None else ENDLESS_TOKENS
-    return int(integer(1, MAX_ITEMS)("min_length", given))
+    return _Text("".join(pieces), list(accumulate(map(len, pieces))), least)
 
 
 # ---------------------------------------------------------------- counter
