@@ -131,9 +131,7 @@ class Sections:
         if len(self._states) + self._followers >= MAX_KNOWN:
             self._forget()
         place, node = state.place, state.node
-        state = self._states.setdefault(
-            (place, node), state
-        )  # after `_forget`, there may be a new state for this place
+        state = self._states.setdefault((place, node), state)  # after `_forget`, this place may have a new state
         if token in self._turns:
             place, node = Prose(), 0
         else:
@@ -226,10 +224,7 @@ def _search(pairs: tuple[Pair, ...]) -> tuple[list[dict[int, int]], list[tuple[t
             if node:
                 found[node] += ((pair, opens),)
     queue = [(child, 0) for child in step[0].values()]
-    for (
-        node,
-        shorter,
-    ) in queue:  # the queue grows; `shorter` is the node of the longest proper suffix of the node's text
+    for node, shorter in queue:  # it grows; `shorter` is the node of the longest proper suffix of the node's text
         found[node] += found[shorter]
         queue += [(child, step[shorter].get(byte, 0)) for byte, child in step[node].items()]
         step[node] = step[shorter] | step[node]
