@@ -9,7 +9,7 @@ from typing import Any
 
 from lz_penalty.errors import LZPenaltyError, bad_value
 
-__all__ = ["MAX_TOKEN_ID", "Check", "boolean", "choice", "integer", "real", "token_ids"]
+__all__ = ["MAX_TOKEN_ID", "Check", "boolean", "choice", "flag", "integer", "real", "token_ids"]
 
 MAX_TOKEN_ID = 2**31 - 1
 MAX_TOKEN_IDS = 1_024  # in a request
@@ -63,6 +63,11 @@ def boolean(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise bad_value(name, value, "true or false")
     return value
+
+
+def flag(name: str, value: Any) -> bool:
+    """Check that a request's value is true, false, 0 or 1: some transports can only send numbers."""
+    return boolean(name, bool(value) if isinstance(value, int) and value in (0, 1) else value)
 
 
 def token_ids(name: str, value: Any, most: int = MAX_TOKEN_IDS) -> tuple[int, ...]:

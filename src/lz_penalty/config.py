@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
-from lz_penalty._checks import MAX_EXEMPT, Check, boolean, choice, integer, real, token_ids
+from lz_penalty._checks import MAX_EXEMPT, Check, boolean, choice, flag, integer, real, token_ids
 from lz_penalty.errors import LZPenaltyError, bad_value, unknown_field
 
 __all__ = ["LZPenaltyConfig"]
@@ -194,12 +194,9 @@ def lz_fields(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_json(key: str, value: Any) -> Any:
-    """Convert 'none' to None and 0/1 to a boolean: some transports have only flat JSON values."""
-    if isinstance(value, str) and value == "none" and key in ("lz_min_match_length", "lz_lookback"):
-        return None
-    if key == "lz_include_prompt" and isinstance(value, int) and value in (0, 1):
-        return bool(value)
-    return value
+    """Convert 'none' to None: some transports have only flat JSON values."""
+    optional = key in ("lz_min_match_length", "lz_lookback")
+    return None if optional and isinstance(value, str) and value == "none" else value
 
 
 _CHECKS: dict[str, Check] = {
@@ -214,4 +211,4 @@ _CHECKS: dict[str, Check] = {
     "include_prompt": boolean,
     "exempt_token_ids": partial(token_ids, most=MAX_EXEMPT),
 }
-_REQUEST_CHECKS = _CHECKS | {"exempt_token_ids": token_ids}
+_REQUEST_CHECKS = _CHECKS | {"include_prompt": flag, "exempt_token_ids": token_ids}

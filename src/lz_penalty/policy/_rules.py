@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from lz_penalty._checks import boolean, choice, real
+from lz_penalty._checks import boolean, choice, flag, real
 from lz_penalty.config import PRESETS, REQUEST_FIELDS, LZPenaltyConfig, lz_fields
 from lz_penalty.errors import LZPenaltyError, bad_value, show, unknown_field
 from lz_penalty.policy._places import SECTIONS
@@ -166,7 +166,7 @@ def settings_from_request(request: Mapping[str, Any], default: Asked = None) -> 
         return default
     inherited = default if isinstance(default, RequestPolicy) else RequestPolicy(policy=Policy.everywhere(default))
     ladder = _ladder(given, inherited.ladder)
-    shadow = _flag("lz_shadow", given.pop("lz_shadow", inherited.shadow))
+    shadow = flag("lz_shadow", given.pop("lz_shadow", inherited.shadow))
     policy = _penalties(given, inherited.policy)
     if len(set(policy.configs)) > 1 or ladder or shadow:
         return RequestPolicy(policy=policy, ladder=ladder, shadow=shadow)
@@ -183,11 +183,6 @@ def _ladder(given: dict[str, Any], inherited: Ladder) -> Ladder:
     end, stop = (rungs.get("lz_" + name, value) for name, value in vars(inherited).items())
     _check_order(end, stop, "lz_")
     return Ladder(end_thinking_copies=end, stop_copies=stop)
-
-
-def _flag(key: str, value: Any) -> bool:
-    """Return true or false; some transports can only send 0 and 1."""
-    return boolean(key, bool(value) if isinstance(value, int) and value in (0, 1) else value)
 
 
 def _penalties(given: dict[str, Any], inherited: Policy) -> Policy:
