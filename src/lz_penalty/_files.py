@@ -22,17 +22,16 @@ __all__ = ["check_output", "check_output_folder", "read_text", "replacing", "why
 Write = Callable[[str | bytes], Any]
 
 
-def check_output(path: Path, option: str = "--out") -> None:
-    """Raise if no file can be written to this path; `option` names the path in the message."""
+def check_output(path: Path, option: str = "--out") -> bool:
+    """Return whether a file at this path is written in place; raise, naming `option`, if it cannot be written at all."""
     status = _status(path, option)
     if status is not None and stat.S_ISDIR(status.st_mode):
         raise LZPenaltyError(f"{option} {path}: is a folder; give a file.")
-    if status is not None and _is_written_in_place(path, status):
-        _check_writable(path, path, option)
-    elif not path.parent.is_dir():
+    in_place = status is not None and _is_written_in_place(path, status)
+    if not in_place and not path.parent.is_dir():
         raise _cannot_write(path, option, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
-    else:
-        _check_writable(path.parent, path, option)
+    _check_writable(path if in_place else path.parent, path, option)
+    return in_place
 
 
 def check_output_folder(path: Path, option: str = "--out") -> None:
@@ -84,9 +83,7 @@ def replacing(path: Path, option: str = "--out") -> Iterator[Write]:
     replaced and never followed. A device or a pipe is written to directly, and so is a file in a folder that cannot be
     written to.
     """
-    check_output(path, option)
-    status = _status(path, option)
-    direct = status is not None and _is_written_in_place(path, status)
+    direct = check_output(path, option)
     part = path if direct else path.with_name(f".{secrets.token_hex(8)}.part")
     with _named_errors(path, option):
         file = _create(part, path) if not direct else open(path, "wb")  # noqa: SIM115  closed below
@@ -145,11 +142,7 @@ def write_file(path: Path, data: str | bytes, option: str = "--out") -> None:
 
 
 def read_text(path: Path, most: int) -> str:
-    """Return a file as UTF-8 text.
-
-    Args:
-        path: the file.
-        most: the largest allowed size in bytes.
+    """Return a file of at most `most` bytes as UTF-8 text.
 
     Raises:
         OSError, UnicodeDecodeError: the file cannot be read.
