@@ -45,21 +45,17 @@ _CLOSERS = (
 
 
 def markers_of(tokenizer: Any, more: tuple[Pair, ...] = ()) -> tuple[Pair, ...]:
-    """Return the markers of a model, in the following order.
+    """Return the markers of a model, given its tokenizer or processor from Hugging Face, in the following order.
 
-        1. `more`
-        2. pairs of added tokens whose names mention thinking or tool calls (<x>, </x>; x_begin, x_end; ...)
-        3. well-known markers that are added tokens or occur in the chat template
-        4. for a section without any of these, all its well-known markers
-
-    Args:
-        tokenizer: a Hugging Face tokenizer, or a processor that has one.
-        more: markers that the tokenizer does not contain.
+    1. `more`: markers that the tokenizer does not contain
+    2. pairs of added tokens whose names mention thinking or tool calls (<x>, </x>; x_begin, x_end; ...)
+    3. well-known markers that are added tokens or occur in the chat template
+    4. for a section without any of these, all its well-known markers
     """
     inner = text_tokenizer(tokenizer)
     templates = str(getattr(tokenizer, "chat_template", None) or "") + str(getattr(inner, "chat_template", None) or "")
     added = set(inner.get_added_vocab())
-    pairs = [Pair(section, token, close) for section, token, close in _pairs(added)]
+    pairs = _pairs(added)
     pairs += [
         pair for pair in KNOWN if pair.open in added or pair.open in templates or (pair.close or pair.open) in templates
     ]
@@ -69,12 +65,12 @@ def markers_of(tokenizer: Any, more: tuple[Pair, ...] = ()) -> tuple[Pair, ...]:
     return tuple({pair.open: pair for pair in reversed((*more, *pairs))}.values())[::-1]
 
 
-def _pairs(added: set[str]) -> list[tuple[str, str, str]]:
-    """Return (section, opening token, closing token) for pairs of added tokens."""
-    found = []
+def _pairs(added: set[str]) -> list[Pair]:
+    """Return the pairs of added tokens that look like markers."""
+    found: list[Pair] = []
     for token in sorted(added):
         for section, pattern in _KINDS:
             if pattern.search(token):
                 closers = [token.replace(opening, closing, 1) for opening, closing in _CLOSERS if opening in token]
-                found += [(section, token, close) for close in closers if close in added][:1]
+                found += [Pair(section, token, close) for close in closers if close in added][:1]
     return found

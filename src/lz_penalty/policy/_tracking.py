@@ -240,12 +240,7 @@ def _count(climb: Climb, period: int, start: int, length: int) -> Climb:
 
 
 def closers_of(sections: Sections, tokenizer: Any) -> dict[Pair, tuple[int, ...]]:
-    """Return the token ids of the markers that end thinking, by their pair.
-
-    Args:
-        sections: the model's sections, which contain the markers.
-        tokenizer: a Hugging Face tokenizer, or a processor that has one.
-    """
+    """Return the token ids of the markers that end thinking, by their pair. The tokenizer is that of `Sections.of`."""
     inner = text_tokenizer(tokenizer)
     closers = {}
     for pair in sections.pairs:

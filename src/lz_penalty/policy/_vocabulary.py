@@ -26,13 +26,10 @@ def text_tokenizer(tokenizer: Any) -> Any:
 
 
 def vocabulary_of(tokenizer: Any) -> list[bytes]:
-    """Return the bytes of every id; empty for an id without a token.
+    """Return the bytes of every id of a tokenizer or processor from Hugging Face; empty for an id without a token.
 
     The vocabulary is either byte-level (a printable character for every byte) or SentencePiece (`▁` for a space, `<0x0A>`
     for a byte). Its tokens show which. Added tokens are literal text.
-
-    Args:
-        tokenizer: a Hugging Face tokenizer, or a processor that has one.
     """
     inner = text_tokenizer(tokenizer)
     if not hasattr(inner, "get_vocab"):
