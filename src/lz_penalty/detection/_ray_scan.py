@@ -27,10 +27,10 @@ MAX_TASKS = 10_000
 
 @dataclass(frozen=True)
 class Piece:
-    """A file, or the lines that begin in a range of its bytes."""
+    """The lines of a file that begin in a range of its bytes; the whole file if `start` is -1."""
 
     source: str
-    span: Span | None
+    start: int
     size: int
 
 
@@ -67,11 +67,8 @@ def _pieces(source: str, settings: Scan, piece_bytes: int) -> list[Piece]:
     except OSError:  # the reader reports the problem
         size = 0
     if size <= piece_bytes or format_of(source, settings.reading.format) != ("jsonl", ""):
-        return [Piece(source, None, size)]
-    starts = range(0, size, piece_bytes)
-    return [
-        Piece(source, Span(start, min(start + piece_bytes, size)), min(piece_bytes, size - start)) for start in starts
-    ]
+        return [Piece(source, -1, size)]
+    return [Piece(source, start, min(piece_bytes, size - start)) for start in range(0, size, piece_bytes)]
 
 
 def _results(
@@ -123,10 +120,7 @@ def _rows(pieces: list[Piece], settings: Scan) -> Iterator[dict[str, Any]]:
     """Yield the cluster's results of the pieces, in their order."""
     import ray.data
 
-    items = [
-        {"path": os.path.abspath(one.source), "start": one.span.start if one.span else -1, "size": one.size}
-        for one in pieces
-    ]
+    items = [{"path": os.path.abspath(one.source), "start": one.start, "size": one.size} for one in pieces]
     data = ray.data.from_items(items, override_num_blocks=min(len(items), MAX_TASKS))
     results = data.flat_map(lambda item: _examine(item["path"], item["start"], item["size"], settings))
     results.context.execution_options.preserve_order = True
@@ -159,7 +153,7 @@ def _ordered(
         if tick is not None:
             tick(pieces[done].size)
         done += 1
-        same_file = done < len(pieces) and (span := pieces[done].span) is not None and span.start > 0
+        same_file = done < len(pieces) and pieces[done].start > 0
         before = before + row["lines"] if same_file else 0
 
 

@@ -130,8 +130,7 @@ def read(
     """Yield the documents of a file, or of standard input for `-`.
 
     Args:
-        source: the file.
-        reading: how to read it.
+        source, reading: the file, and how to read it.
         tick: called with the number of bytes read from the file since the last call.
         span: read only these lines. Blank lines are included, so that the caller can count lines.
     """
@@ -147,14 +146,11 @@ def read(
     except MemoryError:
         yield Problem(source, None, "not enough memory.")
     except READ_ERRORS as error:
-        yield Problem(source, _after(last), f"cannot be read{' further' if last else ''}: {_reason(error)}.")
+        line = last.line + 1 if last and last.line else None
+        yield Problem(source, line, f"cannot be read{' further' if last else ''}: {_reason(error)}.")
     else:
         if last is None and span is None:
             yield Problem(source, None, "contains no documents." if kind != "text" else "is empty.")
-
-
-def _after(last: Record | Problem | None) -> int | None:
-    return last.line + 1 if last is not None and last.line is not None else None
 
 
 def _reason(error: Exception) -> str:
@@ -217,15 +213,11 @@ class _Xz(io.RawIOBase):
         return len(data)
 
 
-def _xz(stream: IO[bytes]) -> IO[bytes]:
-    return io.BufferedReader(_Xz(stream), 2**18)
-
-
 OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {
     "": nullcontext,
     ".gz": gzip.open,
     ".bz2": bz2.open,
-    ".xz": _xz,
+    ".xz": lambda stream: io.BufferedReader(_Xz(stream), 2**18),
     ".zst": _zstd,
 }
 

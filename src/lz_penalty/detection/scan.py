@@ -111,14 +111,12 @@ class Document:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain data, with long units cut."""
         row: dict[str, Any] = {"source": self.source, "line": self.line, "characters": self.characters}
-        row["verdicts"] = [_plain(verdict) for verdict in self.verdicts]
+        row["verdicts"] = [
+            asdict(one) | {"unit": one.unit[:LONGEST_UNIT], "unit_length": len(one.unit)} for one in self.verdicts
+        ]
         if self.judgement is not None:
             row |= {"judge": asdict(self.judgement), "dual": self.dual}
         return row
-
-
-def _plain(verdict: Verdict) -> dict[str, Any]:
-    return asdict(verdict) | {"unit": verdict.unit[:LONGEST_UNIT], "unit_length": len(verdict.unit)}
 
 
 def examine(record: Record | Problem, settings: Scan) -> Document | Problem:
@@ -179,16 +177,12 @@ def _batches(records: Iterator[Record | Problem]) -> Iterator[list[Record | Prob
     size = 0
     for record in records:
         batch.append(record)
-        size += _size(record)
+        size += 1_000 + (0 if isinstance(record, Problem) else len(record.data))
         if size >= BATCH_BYTES:
             yield batch
             batch, size = [], 0
     if batch:
         yield batch
-
-
-def _size(record: Record | Problem) -> int:
-    return 1_000 + (0 if isinstance(record, Problem) else len(record.data))
 
 
 def judged(results: Iterable[Document | Problem], judge: Judge) -> Iterator[Document | Problem]:
