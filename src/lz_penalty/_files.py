@@ -87,8 +87,13 @@ def replacing(path: Path, option: str = "--out") -> Iterator[Write]:
     part = path if direct else path.with_name(f".{secrets.token_hex(8)}.part")
     with _named_errors(path, option):
         file = _create(part, path) if not direct else open(path, "wb")  # noqa: SIM115  closed below
+
+    def write(data: str | bytes) -> None:
+        with _named_errors(path, option):
+            file.write(data.encode() if isinstance(data, str) else data)
+
     try:
-        yield _writer(file, path, option)
+        yield write
         with _named_errors(path, option):
             file.close()
             if not direct:
@@ -116,14 +121,6 @@ def _create(part: Path, target: Path) -> IO[bytes]:
     if target.is_file() and not target.is_symlink() and hasattr(os, "fchmod"):
         os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
     return os.fdopen(descriptor, "wb")
-
-
-def _writer(file: IO[bytes], path: Path, option: str) -> Write:
-    def write(data: str | bytes) -> None:
-        with _named_errors(path, option):
-            file.write(data.encode() if isinstance(data, str) else data)
-
-    return write
 
 
 @contextmanager
@@ -159,10 +156,8 @@ def why_others_may_change(path: Path) -> str | None:
     """Return why another user could replace the file or folder at this path; `None` if only root and this user can.
 
     Every folder above it is checked too: a user who can write to a folder can replace its content. In a folder with
-    the sticky bit, such as /tmp, only the owner of a file can do that.
-
-    Args:
-        path: absolute and resolved, so that no folder above it is a link.
+    the sticky bit, such as /tmp, only the owner of a file can do that. The path must be absolute and resolved, so that no
+    folder above it is a link.
     """
     for part in (path, *path.parents):
         status = part.lstat()
