@@ -117,11 +117,7 @@ def _of_run(name: str, found: CounterRun | EditedRun | None) -> Verdict | None:
 
 
 CRITERIA: dict[str, Callable[[str, Limits], Verdict | None]] = {
-    "tandem": tandem,
-    "paper20": paper20,
-    "drift": drift,
-    "counter": counter,
-    "edited": edited,
+    criterion.__name__: criterion for criterion in (tandem, paper20, drift, counter, edited)
 }
 
 
