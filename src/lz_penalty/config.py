@@ -87,20 +87,17 @@ class LZPenaltyConfig:
     @classmethod
     def sglang(cls, **changes: Any) -> LZPenaltyConfig:
         """Return the settings of the authors' SGLang fork: codelengths per token, prompt not included."""
-        settings: dict[str, Any] = {"formula": "sglang", "include_prompt": False}
-        return cls(**settings | changes)
+        return cls(**{"formula": "sglang", "include_prompt": False, **changes})
 
     @classmethod
     def guarded(cls, **changes: Any) -> LZPenaltyConfig:
         """Return LZ77 lookback, copies of at least three tokens, and escalation against persistent loops."""
-        settings: dict[str, Any] = {"lookback": "adjacent", "min_match_length": 3, "escalation": 1.0}
-        return cls(**settings | changes)
+        return cls(**{"lookback": "adjacent", "min_match_length": 3, "escalation": 1.0, **changes})
 
     @classmethod
     def failsafe(cls, **changes: Any) -> LZPenaltyConfig:
         """Return escalation alone: logits outside of loops stay bit-identical."""
-        settings: dict[str, Any] = {"min_match_length": None, "escalation": 1.0}
-        return cls(**settings | changes)
+        return cls(**{"min_match_length": None, "escalation": 1.0, **changes})
 
     # ------------------------------------------------------------ requests
 
@@ -133,11 +130,7 @@ class LZPenaltyConfig:
             only other lz_* fields           -> default with these values; an error if there is no default
             lz_penalty = 0                   -> no penalty
 
-        Fields without the prefix `lz_` are ignored.
-
-        Args:
-            request: the request's fields.
-            default: the server's default.
+        Fields without the prefix `lz_` are ignored. `default` is the server's default.
 
         >>> LZPenaltyConfig.from_request({"lz_preset": "guarded", "lz_penalty": 0.3}).strength
         0.3

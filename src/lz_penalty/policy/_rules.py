@@ -143,9 +143,7 @@ def settings_from_request(request: Mapping[str, Any], default: Asked = None) -> 
         lz_end_thinking_copies, lz_stop_copies, lz_shadow
                                   -> the ladder and shadow mode; by default those of `default`. "none": never
 
-    Args:
-        request: the request's fields; those without the prefix `lz_` are ignored.
-        default: the server's default.
+    Fields without the prefix `lz_` are ignored. `default` is the server's default.
 
     >>> settings_from_request({"lz_policy": "default", "lz_penalty": 0.3}).policy.answer.strength
     0.3

@@ -98,12 +98,7 @@ class Sections:
 
     @classmethod
     def of(cls, tokenizer: Any, pairs: Iterable[Pair] = ()) -> Sections:
-        """Return the sections of a model, with the markers and turns of its tokenizer and chat template.
-
-        Args:
-            tokenizer: a Hugging Face tokenizer, or a processor that has one.
-            pairs: further markers.
-        """
+        """Return the sections of a model, given its tokenizer or processor from Hugging Face, and further markers."""
         found = markers_of(tokenizer, tuple(pairs))
         return cls(vocabulary_of(tokenizer), found, turn_ids(tokenizer, found))
 
