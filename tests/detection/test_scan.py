@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from lz_penalty.detection import _parquet_headers as parquet_headers
 from lz_penalty.detection import _parquet_rows as parquet_rows
-from lz_penalty.detection._records import Record, Span, decode, read
+from lz_penalty.detection._records import Record, decode, read
 from lz_penalty.detection._substrings import paper20
 from lz_penalty.detection._verdict import CRITERIA
 from lz_penalty.detection.scan import Document, Limits, Problem, Reading, Scan, scan
@@ -77,7 +77,7 @@ def test_pieces_make_the_whole(tmp_path_factory, parts, tail, size):
     whole = [one for one in read(str(file), reading) if one.line is not None]
     found, before = [], 0
     for start in range(0, len(content), size):
-        lines = list(read(str(file), reading, span=Span(start, min(start + size, len(content)))))
+        lines = list(read(str(file), reading, span=range(start, min(start + size, len(content)))))
         found += [
             type(one)(one.source, one.line + before, one.message if isinstance(one, Problem) else one.data)
             for one in lines

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from lz_penalty._checks import integer
-from lz_penalty.detection._records import STDIN, Problem, Span, format_of, read
+from lz_penalty.detection._records import STDIN, Problem, format_of, read
 from lz_penalty.detection._verdict import Verdict
 from lz_penalty.detection.scan import Document, Scan, examine
 from lz_penalty.errors import LZPenaltyError
@@ -132,7 +132,7 @@ def _rows(pieces: list[Piece], settings: Scan) -> Iterator[dict[str, Any]]:
 def _examine(path: str, start: int, size: int, settings: Scan) -> Iterator[dict[str, str]]:
     """Yield the results of one piece and then its number of lines, each as JSON. Runs on the cluster."""
     line = 0
-    for record in read(path, settings.reading, span=None if start < 0 else Span(start, start + size)):
+    for record in read(path, settings.reading, span=None if start < 0 else range(start, start + size)):
         line = record.line or 0
         if isinstance(record, Problem) or not record.blank:
             yield {"result": json.dumps(asdict(examine(record, settings)))}

@@ -26,7 +26,6 @@ __all__ = [
     "Problem",
     "Reading",
     "Record",
-    "Span",
     "decode",
     "dig",
     "fields_of",
@@ -103,14 +102,6 @@ def _is_part(part: str) -> bool:
     return bool(part) and not (part.startswith("--") and part.lstrip("-").isdecimal())
 
 
-@dataclass(frozen=True)
-class Span:
-    """A range of bytes of a JSON lines file: the lines that begin in it. Line numbers count from the first of them."""
-
-    start: int
-    end: int
-
-
 def format_of(source: str, format: str = "auto") -> tuple[str, str]:
     """Return the format and the compression of a file by its name; the compression may be empty.
 
@@ -125,14 +116,15 @@ def format_of(source: str, format: str = "auto") -> tuple[str, str]:
 
 
 def read(
-    source: str, reading: Reading, *, tick: Callable[[int], Any] | None = None, span: Span | None = None
+    source: str, reading: Reading, *, tick: Callable[[int], Any] | None = None, span: range | None = None
 ) -> Iterator[Record | Problem]:
     """Yield the documents of a file, or of standard input for `-`.
 
     Args:
         source, reading: the file, and how to read it.
         tick: called with the number of bytes read from the file since the last call.
-        span: read only these lines. Blank lines are included, so that the caller can count lines.
+        span: read only the lines that begin in this range of bytes of a JSON lines file, and count lines from the first
+            of them. Blank lines are included, so that the caller can count lines too.
     """
     kind, compression = format_of(source, reading.format)
     records = {"text": _text, "jsonl": _lines, "parquet": _rows}[kind]
@@ -226,7 +218,7 @@ def _too_long(source: str, line: int | None, reading: Reading) -> Problem:
     return Problem(source, line, f"longer than {reading.max_record:,} bytes; raise --max-record to read it.")
 
 
-def _text(stream: IO[bytes], source: str, reading: Reading, _: Span | None) -> Iterator[Record | Problem]:
+def _text(stream: IO[bytes], source: str, reading: Reading, _: range | None) -> Iterator[Record | Problem]:
     data = stream.read(reading.max_record + 1)
     if len(data) > reading.max_record:
         yield _too_long(source, None, reading)
@@ -234,10 +226,10 @@ def _text(stream: IO[bytes], source: str, reading: Reading, _: Span | None) -> I
         yield Record(source, None, data)
 
 
-def _lines(stream: IO[bytes], source: str, reading: Reading, span: Span | None) -> Iterator[Record | Problem]:
-    position = _go_to(stream, span.start) if span else 0
+def _lines(stream: IO[bytes], source: str, reading: Reading, span: range | None) -> Iterator[Record | Problem]:
+    position = _go_to(stream, span.start) if span is not None else 0
     number = 0
-    while (span is None or position < span.end) and (line := stream.readline(reading.max_record + 1)):
+    while (span is None or position < span.stop) and (line := stream.readline(reading.max_record + 1)):
         number += 1
         position += len(line)
         if len(line) > reading.max_record and not line.endswith(b"\n"):
@@ -265,7 +257,7 @@ def _skip_line(stream: IO[bytes]) -> int:
     return skipped
 
 
-def _rows(stream: IO[bytes], source: str, reading: Reading, _: Span | None) -> Iterator[Record | Problem]:
+def _rows(stream: IO[bytes], source: str, reading: Reading, _: range | None) -> Iterator[Record | Problem]:
     for number, found in enumerate(column_texts(stream, reading.field, AT_ONCE * reading.max_record), 1):
         if not isinstance(found, memoryview):
             column = reading.field.split(".")[0]
