@@ -156,6 +156,8 @@ def explain(
     longest = max(lengths.values(), default=0)
     values = {name: settings[name] for name in ("formula", "lookback", "min_match_length")}
     found = reference.occurrences(context, **spans | values)
+    charged = reference.adjustments(context, vocab_size, **settings)
+    extending = {one.distance for one in found if one.extends and one.token in charged}
     return Explanation(
         length=len(tokens),
         vocab_size=vocab_size,
@@ -163,10 +165,10 @@ def explain(
         window=(offset + first, offset + stop),
         buffer=(offset + max(0, len(context) - config.buffer_size), len(tokens)),
         longest_match=longest,
-        matches=_matches(tokens, lengths, offset + stop, _extending(found, vocab_size, config), decode),
+        matches=_matches(tokens, lengths, offset + stop, extending, decode),
         loop=_loop(tokens, context, vocab_size, config, decode),
         literal=math.log2(vocab_size),
-        candidates=_candidates(context, vocab_size, config, found, decode),
+        candidates=_candidates(context, vocab_size, config, found, charged, decode),
     )
 
 
@@ -184,12 +186,6 @@ def checked(token_ids: Sequence[int], vocab_size: int) -> list[int]:
         if isinstance(token, bool) or not hasattr(token, "__index__"):
             raise bad_value("token_ids", token, "integers", "Decode the text with its tokenizer first.")
     return [int(token) for token in tokens]
-
-
-def _extending(found, vocab_size, config) -> set[int]:
-    """Return the distances of occurrences that extend a match and whose token is penalised."""
-    exempt = set(config.exempt_token_ids)
-    return {one.distance for one in found if one.extends and 0 <= one.token < vocab_size and one.token not in exempt}
 
 
 def _matches(tokens, lengths, stop, extending, decode) -> tuple[Match, ...]:
@@ -214,27 +210,25 @@ def _loop(tokens, context, vocab_size, config, decode) -> Loop | None:
     if found is None:
         return None
     escalation_only = settings_of(config) | {"formula": "paper", "min_match_length": None}
-    charged = reference.adjustments(context, vocab_size, **escalation_only)
+    bits = reference.adjustments(context, vocab_size, **escalation_only)
     return Loop(
         period=found.period,
         copies=found.copies,
         start=len(tokens) - found.length,
         next_token=context[-found.period],
-        bits=charged.get(context[-found.period], 0.0),
+        bits=bits.get(context[-found.period], 0.0),
         text=decode(tokens[-found.period :]) if decode else None,
     )
 
 
-def _candidates(context, vocab_size, config, found, decode) -> tuple[Candidate, ...]:
-    settings = settings_of(config)
-    bits = reference.adjustments(context, vocab_size, **settings)
-    without_loop = reference.adjustments(context, vocab_size, **settings | {"escalation": 0.0})
+def _candidates(context, vocab_size, config, found, charged, decode) -> tuple[Candidate, ...]:
+    without_loop = reference.adjustments(context, vocab_size, **settings_of(config) | {"escalation": 0.0})
     cheapest: dict[int, reference.Occurrence] = {}
     for one in found:  # nearest first, so the nearest of equally cheap ones is kept
         if one.token not in cheapest or one.value < cheapest[one.token].value:
             cheapest[one.token] = one
     candidates = []
-    for token, change in bits.items():
+    for token, change in charged.items():
         if change == 0:  # an occurrence that costs as much as a literal
             continue
         one = cheapest.get(token)
