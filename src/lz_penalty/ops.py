@@ -284,7 +284,8 @@ def _check_newest(lengths: list[int], row_to_slot: Any, newest: list[int]) -> No
 
 
 def _check_same_place(name: str, array: Any, like: Any) -> None:
-    if not isinstance(array, np.ndarray if isinstance(like, np.ndarray) else sys.modules["torch"].Tensor):
+    arrays = type(like) if type(array) is type(like) else np.ndarray if _library(like) is np else _library(like).Tensor
+    if not isinstance(array, arrays):
         raise LZPenaltyError(f"{name} is {_describe(array)} and logits {_describe(like)}: both must be of one library.")
     if not isinstance(array, np.ndarray) and array.device != like.device:
         raise LZPenaltyError(f"{name} is on {array.device} and logits on {like.device}: they must be on one device.")
