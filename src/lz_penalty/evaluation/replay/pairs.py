@@ -10,33 +10,23 @@ from typing import Any
 from lz_penalty.evaluation.measures import Checker, loop_in
 from lz_penalty.evaluation.replay.sending import Answer
 
-__all__ = ["Judged", "Pair", "Side", "Summary", "judge"]
+__all__ = ["Judged", "Side", "Summary", "judge"]
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Both answers to one request."""
+class Judged(Answer):
+    """An answer, whether it is a loop, the characters that the loop wastes, and whether it is right, if known."""
 
-    without: Answer
-    with_penalty: Answer
-    sampled: bool
-    expected: str | None = None
-
-
-@dataclass(frozen=True)
-class Judged:
-    """One answer: whether it is a loop, the characters that the loop wastes, and whether it is right, if known."""
-
-    loop: bool
-    wasted: int
-    right: bool | None
+    loop: bool = False
+    wasted: int = 0
+    right: bool | None = None
 
 
 def judge(answer: Answer, expected: str | None, criteria: Sequence[str], checker: Checker | None) -> Judged:
     """Judge one answer."""
     loop = loop_in(answer.whole, criteria)
-    wasted = (loop.wasted or 0) if loop else 0
-    return Judged(loop is not None, wasted, checker.right(answer.text, expected) if checker else None)
+    right = checker.right(answer.text, expected) if checker else None
+    return Judged(**asdict(answer), loop=loop is not None, wasted=(loop.wasted or 0) if loop else 0, right=right)
 
 
 @dataclass
@@ -79,23 +69,22 @@ class Summary:
     lost: int = 0
     won: int = 0
 
-    def add(self, pair: Pair, without: Judged, with_penalty: Judged) -> None:
+    def add(self, without: Judged, with_penalty: Judged, sampled: bool) -> None:
         """Count one request."""
         self.replayed += 1
-        self.sampled += pair.sampled
-        self.changed += pair.without.whole != pair.with_penalty.whole
+        self.sampled += sampled
+        self.changed += without.whole != with_penalty.whole
         self.loops_broken += without.loop and not with_penalty.loop
         self.loops_made += with_penalty.loop and not without.loop
-        both = ((self.without, pair.without, without), (self.with_penalty, pair.with_penalty, with_penalty))
-        for side, answer, judged in both:
-            side.loops += judged.loop
-            side.wasted += judged.wasted
+        for side, answer in ((self.without, without), (self.with_penalty, with_penalty)):
+            side.loops += answer.loop
+            side.wasted += answer.wasted
             side.cut_off += answer.finish == "length"
-            side.right += bool(judged.right)
-        if pair.without.tokens is not None and pair.with_penalty.tokens is not None:
+            side.right += bool(answer.right)
+        if without.tokens is not None and with_penalty.tokens is not None:
             self.counted += 1
-            self.without.tokens += pair.without.tokens
-            self.with_penalty.tokens += pair.with_penalty.tokens
+            self.without.tokens += without.tokens
+            self.with_penalty.tokens += with_penalty.tokens
         if without.right is not None:
             self.checked += 1
             self.lost += without.right and not with_penalty.right

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from lz_penalty._checks import choice, integer
@@ -14,7 +14,7 @@ from lz_penalty.detection._verdict import CRITERIA
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.evaluation.measures import Checker
 from lz_penalty.evaluation.replay.log import OFF, REFUSED, Log, Stored, alone, requests, with_settings
-from lz_penalty.evaluation.replay.pairs import Pair, Summary, judge
+from lz_penalty.evaluation.replay.pairs import Summary, judge
 from lz_penalty.evaluation.replay.results import Results
 from lz_penalty.evaluation.replay.sending import Endpoint, FailedError, UnreachableError
 
@@ -71,15 +71,9 @@ def replay(
     tick: Callable[[], None] = lambda: None,
     report: Callable[[Problem], None] = lambda problem: None,
 ) -> Summary:
-    """Replay the requests of a log.
+    """Replay the requests of a file of JSON lines; those whose answers are in `results` are not sent.
 
-    Args:
-        source: a file of JSON lines.
-        what: how.
-        endpoint: the server.
-        results: stores the answers; requests whose answers it contains are not sent.
-        tick: called for every line that is done.
-        report: called with every problem; the other requests continue.
+    `tick` is called for every line that is done, and `report` with every problem; the other requests continue.
     """
     errors = asyncio.run(_Sender(source, what, endpoint, results, tick, report).run())
     summary = Summary()
@@ -98,95 +92,89 @@ def replay(
 
 def _judged(stored: Stored, what: Replay, results: Results, summary: Summary) -> dict[str, Any]:
     """Count one request, and return its row of the file."""
-    pair = Pair(*results.answers(stored), stored.sampled, stored.expected)
-    without, with_penalty = (
-        judge(one, pair.expected, what.criteria, what.checker) for one in (pair.without, pair.with_penalty)
-    )
-    summary.add(pair, without, with_penalty)
+    given = results.answers(stored)
+    without, with_penalty = (judge(answer, stored.expected, what.criteria, what.checker) for answer in given)
+    summary.add(without, with_penalty, stored.sampled)
     return {
         "line": stored.line,
         "key": stored.key,
-        "changed": pair.without.whole != pair.with_penalty.whole,
-        "without": asdict(pair.without) | asdict(without),
-        "with": asdict(pair.with_penalty) | asdict(with_penalty),
+        "changed": without.whole != with_penalty.whole,
+        "without": asdict(without),
+        "with": asdict(with_penalty),
     }
 
 
+@dataclass
 class _Sender:
     """Sends the requests without an answer; each worker takes the next request when it has finished one."""
 
-    def __init__(
-        self,
-        source: str,
-        what: Replay,
-        endpoint: Endpoint,
-        results: Results,
-        tick: Callable[[], None],
-        report: Callable[[Problem], None],
-    ) -> None:
-        self._source, self._what, self._endpoint, self._results = source, what, endpoint, results
-        self._tick, self._report = tick, report
-        self._errors: dict[int, str] = {}
-        self._unreachable = 0
+    source: str
+    what: Replay
+    endpoint: Endpoint
+    results: Results
+    tick: Callable[[], None]
+    report: Callable[[Problem], None]
+    errors: dict[int, str] = field(default_factory=dict)
+    unreachable: int = 0  # requests in a row without an answer
 
     async def run(self) -> dict[int, str]:
         """Send all requests, and return the errors by line."""
         try:
-            if self._what.probe:
+            if self.what.probe:
                 await self._probe()
             waiting = self._waiting()
-            await asyncio.gather(*(self._worker(waiting) for _ in range(self._what.concurrency)))
+            await asyncio.gather(*(self._worker(waiting) for _ in range(self.what.concurrency)))
         finally:
-            await self._endpoint.close()
-        return self._errors
+            await self.endpoint.close()
+        return self.errors
 
     def _waiting(self) -> Iterator[Stored]:
-        for stored in requests(self._source, self._what.log):
+        for stored in requests(self.source, self.what.log):
             if isinstance(stored, Problem):
-                self._report(stored)
-            elif stored not in self._results:
+                self.report(stored)
+            elif stored not in self.results:
                 yield stored
                 continue
-            self._tick()
+            self.tick()
 
     async def _probe(self) -> None:
         """Raise an error if the server lacks the penalty: it would ignore the settings, and nothing would change."""
-        found = (one for one in requests(self._source, self._what.log) if isinstance(one, Stored))
-        stored = next((one for one in found if one not in self._results), None)
+        found = (one for one in requests(self.source, self.what.log) if isinstance(one, Stored))
+        stored = next((one for one in found if one not in self.results), None)
         if stored is None:
             return
         short = {name: value for name, value in stored.body.items() if name != "max_completion_tokens"}
         try:
-            await self._endpoint.ask(stored.path, with_settings(short | {"max_tokens": 1}, self._what.style, REFUSED))
+            await self.endpoint.ask(stored.path, with_settings(short | {"max_tokens": 1}, self.what.style, REFUSED))
         except UnreachableError as error:
             raise LZPenaltyError(f"{error}; is the server running?") from None
         except FailedError:
             return  # refused as expected; a refusal for another reason will recur for the request itself
         raise LZPenaltyError(
-            f"{self._endpoint.url} accepts lz_penalty = -1 in the style {self._what.style!r}: it does not have the penalty, "
+            f"{self.endpoint.url} accepts lz_penalty = -1 in the style {self.what.style!r}: it does not have the penalty, "
             "or takes its settings elsewhere (--style). --no-probe replays all the same."
         )
 
     async def _worker(self, waiting: Iterator[Stored]) -> None:
         for stored in waiting:
-            if self._unreachable >= MOST_UNREACHABLE:
+            if self.unreachable >= MOST_UNREACHABLE:
                 self._failed(stored, "not sent: the server no longer answers; run the command again to continue.")
                 continue
             try:
-                style = self._what.style
+                style = self.what.style
                 without, with_penalty = [
-                    await self._endpoint.ask(stored.path, with_settings(stored.body, style, alone(style, settings)))
-                    for settings in (OFF, self._what.config.to_request())
+                    await self.endpoint.ask(stored.path, with_settings(stored.body, style, alone(style, settings)))
+                    for settings in (OFF, self.what.config.to_request())
                 ]
             except FailedError as error:
-                self._unreachable = self._unreachable + 1 if isinstance(error, UnreachableError) else 0
+                self.unreachable = self.unreachable + 1 if isinstance(error, UnreachableError) else 0
                 self._failed(stored, str(error))
             else:
-                self._unreachable = 0
-                self._results.add(stored, without, with_penalty)
-                self._tick()
+                self.unreachable = 0
+                self.results.add(stored, without, with_penalty)
+                self.tick()
 
     def _failed(self, stored: Stored, message: str) -> None:
-        self._errors[stored.line] = message
-        self._report(Problem(self._source, stored.line, message))
-        self._tick()
+        self.errors[stored.line] = message
+        self.report(Problem(self.source, stored.line, message))
+        self.tick()

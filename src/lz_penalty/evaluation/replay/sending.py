@@ -20,8 +20,6 @@ __all__ = ["Answer", "Endpoint", "FailedError", "UnreachableError"]
 class FailedError(Exception):
     """A request has no answer; the message says why."""
 
-    status: int | None = None
-
 
 class UnreachableError(FailedError):
     """Nothing answers at the endpoint."""
@@ -85,9 +83,7 @@ class Endpoint:
         except APIConnectionError as error:  # time-outs too
             raise UnreachableError(self._line(f"no answer from {self.url}: {error.__cause__ or error}")) from None
         except APIStatusError as error:
-            failed = FailedError(self._line(f"status {error.status_code}: {_message(error)}"))
-            failed.status = error.status_code
-            raise failed from None
+            raise FailedError(self._line(f"status {error.status_code}: {_message(error)}")) from None
         except (APIError, ValueError) as error:
             raise FailedError(self._line(f"malformed answer: {error}")) from None
 
