@@ -5,10 +5,12 @@ Cells that cannot run are named and left out. Cells that are recorded are not ru
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
+from typing import NamedTuple
 
 from inspect_ai import Task, eval_set
 from inspect_ai.hooks import Hooks, SampleEnd, hooks
@@ -19,10 +21,9 @@ from lz_penalty.errors import LZPenaltyError
 from lz_penalty.evaluation.loading import load, usable_device
 from lz_penalty.evaluation.penalties import is_lz, penalty
 from lz_penalty.evaluation.study.models import living, local_or_provider, make_judge, on_endpoint, refuses_bad_settings
-from lz_penalty.evaluation.study.requests import generate_config
 from lz_penalty.evaluation.study.results import COSTS, Cost, read_costs, write_costs
 from lz_penalty.evaluation.study.sweep import Cell, ModelEntry, Sweep, TaskEntry, cells
-from lz_penalty.evaluation.study.tasks import Questions, load_questions, make_task
+from lz_penalty.evaluation.study.tasks import Questions, cell_config, load_questions, make_task
 
 __all__ = ["Outcome", "Prepared", "log_folder", "measure_costs", "prepare", "run_sweep"]
 
@@ -33,27 +34,25 @@ Tick = Callable[[int], None]  # called after every sample with its number of tok
 
 @dataclass
 class Prepared:
-    """The cells of a sweep that can run.
-
-    Args:
-        questions: of the tasks that could be loaded.
-        cells: those that can run.
-        left_out: the reasons why the others cannot run, each once.
-    """
+    """The cells of a sweep that can run, the questions of their tasks, and why other cells cannot run (each reason once)."""
 
     questions: dict[TaskEntry, Questions] = field(default_factory=dict)
     cells: list[Cell] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
+    @contextmanager
+    def noting_errors(self, what: str) -> Iterator[None]:
+        """Note an error as the reason why something is left out."""
+        try:
+            yield
+        except (LZPenaltyError, ImportError) as error:
+            reason = f"{what}: {error}"
+            if reason not in self.left_out:
+                self.left_out.append(reason)
 
-@dataclass(frozen=True)
-class Outcome:
-    """The outcome of a sweep.
 
-    Args:
-        complete: how many cells have all their results.
-        problems: why cells were left out or failed.
-    """
+class Outcome(NamedTuple):
+    """How many cells have all their results, and why the others were left out or failed."""
 
     complete: int
     problems: list[str]
@@ -67,54 +66,27 @@ def log_folder(out: Path) -> Path:
 def prepare(sweep: Sweep) -> Prepared:
     """Load the tasks, and check every model's device and every cell's settings; loads no model."""
     made = Prepared()
-    missing = set()
     for entry in sweep.tasks:
-        try:
+        with made.noting_errors(f"task {entry.name!r}"):
             made.questions[entry] = load_questions(entry)
-        except (LZPenaltyError, ImportError) as error:
-            missing.add(entry)
-            made.left_out.append(f"task {entry.name!r}: {error}")
-    absent = set()
+    models = set()
     for model in sweep.models:
-        try:
+        with made.noting_errors(f"model {model.name!r}"):
             if model.kind == "transformers":
                 usable_device(model.device, "device")
-        except (LZPenaltyError, ImportError) as error:
-            absent.add(model)
-            made.left_out.append(f"model {model.name!r}: {error}")
+            models.add(model)
     for cell in cells(sweep):
-        if cell.task in missing or cell.model in absent:
-            continue
-        try:
-            generate_config(
-                cell.model.kind,
-                cell.penalty,
-                cell.temperature,
-                max_tokens=1,
-                top_p=1,
-                top_k=0,
-                may_end=cell.task.may_end,
-            )
-            made.cells.append(cell)
-        except LZPenaltyError as error:
-            reason = f"model {cell.model.name!r}, task {cell.task.name!r}: {error}"
-            if reason not in made.left_out:
-                made.left_out.append(reason)
+        if cell.task in made.questions and cell.model in models:
+            with made.noting_errors(f"model {cell.model.name!r}, task {cell.task.name!r}"):
+                cell_config(cell, sweep.grid)
+                made.cells.append(cell)
     return made
 
 
 def run_sweep(
     sweep: Sweep, prepared: Prepared, out: Path, *, resume: bool = False, tick: Tick = lambda tokens: None
 ) -> Outcome:
-    """Run all cells that are not recorded in `out` yet.
-
-    Args:
-        sweep: what to run.
-        prepared: the result of `prepare`.
-        out: the study's folder.
-        resume: continue from the logs in the folder; without it, a folder with logs is an error.
-        tick: called after every sample.
-    """
+    """Run all cells that are not recorded in `out` yet. Without `resume`, a folder with logs is an error."""
     logs = log_folder(out)
     if not resume and logs.is_dir() and list_eval_logs(str(logs)):
         raise LZPenaltyError(

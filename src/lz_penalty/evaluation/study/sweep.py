@@ -197,12 +197,6 @@ _CHECKS = {
 }
 
 
-def bundled_sweeps() -> list[str]:
-    """Names of the sweeps that travel with the package."""
-    folder = resources.files("lz_penalty.evaluation.study") / "sweeps"
-    return sorted(item.name.removesuffix(".toml") for item in folder.iterdir() if item.name.endswith(".toml"))
-
-
 def read_sweep(name: str | Path) -> Sweep:
     """Return the sweep in a TOML file, or one that comes with the package (`paper`, `small`).
 
@@ -225,13 +219,15 @@ def read_sweep(name: str | Path) -> Sweep:
 
 
 def _text(name: str | Path) -> str:
-    if str(name) in bundled_sweeps():
-        return (resources.files("lz_penalty.evaluation.study") / "sweeps" / f"{name}.toml").read_text(encoding="utf-8")
+    folder = resources.files("lz_penalty.evaluation.study") / "sweeps"
+    bundled = sorted(item.name.removesuffix(".toml") for item in folder.iterdir() if item.name.endswith(".toml"))
+    if str(name) in bundled:
+        return (folder / f"{name}.toml").read_text(encoding="utf-8")
     try:
         return read_text(Path(name), MAX_FILE)
     except (OSError, UnicodeDecodeError) as error:
-        known = ", ".join(bundled_sweeps())
-        raise LZPenaltyError(f"sweep {name}: cannot be read ({error}). Give a TOML file, or one of {known}.") from None
+        said = f"Give a TOML file, or one of {', '.join(bundled)}."
+        raise LZPenaltyError(f"sweep {name}: cannot be read ({error}). {said}") from None
 
 
 def _sweep(data: Mapping[str, Any]) -> Sweep:

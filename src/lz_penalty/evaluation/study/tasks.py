@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from inspect_ai import Epochs, Task
 from inspect_ai.dataset import Dataset, MemoryDataset, Sample
-from inspect_ai.model import Model
+from inspect_ai.model import GenerateConfig, Model
 from inspect_ai.scorer import Scorer, choice, match
 from inspect_ai.solver import Generate, Solver, TaskState, chain, generate, multiple_choice, prompt_template, solver
 from inspect_ai.util import registry_create
@@ -20,9 +20,9 @@ from lz_penalty.bundled_model import problems
 from lz_penalty.errors import LZPenaltyError, show
 from lz_penalty.evaluation.study.requests import generate_config
 from lz_penalty.evaluation.study.scorers import copy_fidelity, problem_accuracy, repetition
-from lz_penalty.evaluation.study.sweep import Cell, Sweep, TaskEntry
+from lz_penalty.evaluation.study.sweep import Cell, Grid, Sweep, TaskEntry
 
-__all__ = ["Questions", "load_questions", "make_task"]
+__all__ = ["Questions", "cell_config", "load_questions", "make_task"]
 
 MAX_FILE = 256 * 2**20  # bytes
 PROBLEM_SEED = 1
@@ -33,14 +33,7 @@ ASK = (
 
 
 class Questions(NamedTuple):
-    """A task without the settings of a cell.
-
-    Attributes:
-        dataset: the samples.
-        solver: asks the model.
-        scorers: score the answer; repetition is always measured too.
-        version: of the task, if it has one.
-    """
+    """A task without the settings of a cell; repetition is always scored too."""
 
     dataset: Dataset
     solver: Solver
@@ -58,10 +51,9 @@ def load_questions(entry: TaskEntry) -> Questions:
     return made._replace(dataset=made.dataset[: entry.samples])
 
 
-def make_task(cell: Cell, questions: Questions, sweep: Sweep, model: Model) -> Task:
-    """Return one cell as a task of inspect-ai; its runs are epochs, each with its own seed."""
-    grid = sweep.grid
-    config = generate_config(
+def cell_config(cell: Cell, grid: Grid) -> GenerateConfig:
+    """Return inspect-ai's settings of the cell's requests; raise an error if its model lacks something that they need."""
+    return generate_config(
         cell.model.kind,
         cell.penalty,
         cell.temperature,
@@ -70,14 +62,18 @@ def make_task(cell: Cell, questions: Questions, sweep: Sweep, model: Model) -> T
         top_k=grid.top_k,
         may_end=cell.task.may_end,
     )
+
+
+def make_task(cell: Cell, questions: Questions, sweep: Sweep, model: Model) -> Task:
+    """Return one cell as a task of inspect-ai; its runs are epochs, each with its own seed."""
     return Task(
         name=cell.name,
         dataset=questions.dataset,
-        solver=seeded(questions.solver, grid.seed),
+        solver=seeded(questions.solver, sweep.grid.seed),
         scorer=[*questions.scorers, repetition(judge=sweep.judge is not None)],
-        config=config,
+        config=cell_config(cell, sweep.grid),
         model=model,
-        epochs=Epochs(cell.runs(grid)),
+        epochs=Epochs(cell.runs(sweep.grid)),
         version=questions.version,
         metadata={
             "study": sweep.name,
