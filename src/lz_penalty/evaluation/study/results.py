@@ -6,20 +6,18 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_type_hints
 
 from lz_penalty._files import write_file
 from lz_penalty.errors import LZPenaltyError
 
-__all__ = ["Cost", "Row", "read_costs", "read_logs", "read_rows", "write_costs", "write_rows"]
+__all__ = ["Cost", "Row", "read_costs", "read_logs", "read_rows", "write_costs", "write_rows", "write_table"]
 
 ROWS, COSTS = "results.csv", "costs.csv"
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """The results of one sample in one run; a value that was not measured is not a number.
 
     Args:
@@ -48,8 +46,7 @@ class Row:
     capped: float = math.nan
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """How many bits per token worse a penalised model predicts human text, with its 95 % interval."""
 
     model: str
@@ -73,7 +70,7 @@ def read_logs(folder: Path) -> list[Row]:
         rows[cell] = [_row(cell, sample) for sample in read_eval_log(info).samples or []]
     if not rows:
         raise LZPenaltyError(f"{folder}: no finished log of a study; run `lz-penalty eval` first.")
-    return sorted((row for group in rows.values() for row in group), key=_order)
+    return sorted((row for group in rows.values() for row in group), key=_place)
 
 
 def _row(cell: tuple[str, str, str, float], sample: Any) -> Row:
@@ -87,8 +84,8 @@ def _row(cell: tuple[str, str, str, float], sample: Any) -> Row:
     return Row(*cell, run=sample.epoch, sample=str(sample.id), correct=correct, **measured)
 
 
-def _order(row: Row) -> tuple[Any, ...]:
-    return row.model, row.task, row.penalty, row.temperature, row.run, row.sample
+def _place(row: Row) -> tuple[Any, ...]:
+    return row[:6]  # the cell, the run and the sample
 
 
 # ---------------------------------------------------------------- files
@@ -96,7 +93,7 @@ def _order(row: Row) -> tuple[Any, ...]:
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
     """Write rows as sorted CSV, so that equal results give equal bytes."""
-    _write(path, Row, sorted(rows, key=_order))
+    write_table(path, Row._fields, sorted(rows, key=_place))
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -106,7 +103,7 @@ def read_rows(path: Path) -> list[Row]:
 
 def write_costs(path: Path, costs: Iterable[Cost]) -> None:
     """Write human-text costs as CSV."""
-    _write(path, Cost, sorted(costs, key=lambda cost: (cost.model, cost.penalty)))
+    write_table(path, Cost._fields, sorted(costs, key=lambda cost: cost[:2]))
 
 
 def read_costs(path: Path) -> list[Cost]:
@@ -114,23 +111,23 @@ def read_costs(path: Path) -> list[Cost]:
     return _read(path, Cost) if path.exists() else []
 
 
-def _write(path: Path, kind: type, items: Sequence[Any]) -> None:
-    names = [field.name for field in fields(kind)]
+def write_table(path: Path, names: Sequence[str], items: Iterable[Iterable[Any]], digits: int = 6) -> None:
+    """Write CSV. Numbers with a fraction get so many significant digits; one that was not measured is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([_shown(getattr(item, name)) for name in names] for item in items)
+    writer.writerows([_shown(value, digits) for value in item] for item in items)
     write_file(path, text.getvalue())
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any, digits: int) -> str:
     if not isinstance(value, float):
         return str(value)
-    return "" if math.isnan(value) else f"{value:.6g}"
+    return "" if math.isnan(value) else f"{value:.{digits}g}"
 
 
-def _read(path: Path, kind: type) -> list[Any]:
-    types = {field.name: str(field.type) for field in fields(kind)}
+def _read(path: Path, kind: Any) -> list[Any]:
+    types = get_type_hints(kind)
     made = []
     try:
         with path.open(encoding="utf-8", newline="") as file:
@@ -144,7 +141,5 @@ def _read(path: Path, kind: type) -> list[Any]:
     return made
 
 
-def _parsed(kind: str, text: str) -> Any:
-    if kind == "float":
-        return float(text) if text else math.nan
-    return int(text) if kind == "int" else text
+def _parsed(kind: type, text: str) -> Any:
+    return math.nan if kind is float and not text else kind(text)

@@ -37,13 +37,11 @@ def text_of(output: ModelOutput) -> str:
     content = output.message.content if output.choices else ""
     if isinstance(content, str):
         return content
-    parts = []
-    for part in content:
-        if isinstance(part, ContentReasoning):
-            parts.append(part.reasoning)
-        elif isinstance(part, ContentText):
-            parts.append(part.text)
-    return "\n".join(parts)
+    return "\n".join(
+        part.reasoning if isinstance(part, ContentReasoning) else part.text
+        for part in content
+        if isinstance(part, (ContentReasoning, ContentText))
+    )
 
 
 @scorer(metrics=[accuracy()])

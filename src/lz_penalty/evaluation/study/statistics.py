@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ __all__ = ["BASELINE", "Measured", "Summary", "summaries", "was_judged", "wilson
 BASELINE = "none"
 RESAMPLES = 9_999
 Z = 1.959964  # of a 95 % interval
+MEANS = ("exact", "loop", "judged", "onset", "wasted", "tokens", "capped")  # of the rows' values
 Key = tuple[str, str, str, float]  # model, task, penalty, temperature
 Measure = Callable[[Row], float]
 ACCURACY: Measure = attrgetter("correct")
@@ -63,11 +65,6 @@ class Summary:
     tokens: float
     capped: float
 
-    @property
-    def key(self) -> Key:
-        """The cell: model, task, penalty and temperature."""
-        return self.model, self.task, self.penalty, self.temperature
-
 
 def was_judged(rows: Iterable[Row]) -> bool:
     """Return whether a judge was asked; the few outputs without a verdict are then left out."""
@@ -101,13 +98,7 @@ def _summary(key: Key, group: list[Row], repeats: Measure) -> Summary:
         runs=len({row.run for row in group}),
         accuracy=_measured(group, ACCURACY),
         repeats=_measured(group, repeats),
-        exact=_mean(row.exact for row in group),
-        loop=_mean(row.loop for row in group),
-        judged=_mean(row.judged for row in group),
-        onset=_mean(row.onset for row in group),
-        wasted=_mean(row.wasted for row in group),
-        tokens=_mean(row.tokens for row in group),
-        capped=_mean(row.capped for row in group),
+        **{name: _mean(getattr(row, name) for row in group) for name in MEANS},
     )
 
 
@@ -115,10 +106,7 @@ def _measured(group: list[Row], measure: Measure) -> Measured:
     mean = _mean(measure(row) for row in group)
     if math.isnan(mean):
         return Measured()
-    by_run: dict[int, list[float]] = defaultdict(list)
-    for row in group:
-        by_run[row.run].append(measure(row))
-    runs = [_mean(values) for values in by_run.values()]
+    runs = list(_means(group, measure, "run").values())
     low, high = wilson(mean, len({row.sample for row in group}))
     return Measured(mean, float(np.std(runs, ddof=1)) if len(runs) > 1 else 0.0, low, high)
 
@@ -144,7 +132,7 @@ def _compare(found: dict[Key, Summary], groups: dict[Key, list[Row]], name: str,
         baseline = groups.get((key[0], key[1], BASELINE, key[3]))
         if baseline is None or key[2] == BASELINE or math.isnan(getattr(found[key], name).mean):
             continue
-        before, after = _by_sample(baseline, measure), _by_sample(group, measure)
+        before, after = (_means(rows, measure, "sample") for rows in (baseline, group))
         differences = [after[sample] - before[sample] for sample in sorted(before.keys() & after.keys())]
         difference = np.array([value for value in differences if not math.isnan(value)])
         if not len(difference):
@@ -155,13 +143,6 @@ def _compare(found: dict[Key, Summary], groups: dict[Key, list[Row]], name: str,
     for raw in tested.values():
         for key, p in _holm(raw).items():
             found[key] = replace(found[key], **{name: replace(getattr(found[key], name), p=p)})
-
-
-def _by_sample(group: list[Row], measure: Measure) -> dict[str, float]:
-    values: dict[str, list[float]] = defaultdict(list)
-    for row in group:
-        values[row.sample].append(measure(row))
-    return {sample: _mean(given) for sample, given in values.items()}
 
 
 def _permutation(difference: np.ndarray) -> float:
@@ -189,6 +170,14 @@ def _holm(raw: dict[Key, float]) -> dict[Key, float]:
         least = max(least, min(1.0, p * (len(raw) - rank)))
         made[key] = least
     return made
+
+
+def _means(group: list[Row], measure: Measure, each: str) -> dict[Any, float]:
+    """Return the mean of each run, or of each sample."""
+    values: dict[Any, list[float]] = defaultdict(list)
+    for row in group:
+        values[getattr(row, each)].append(measure(row))
+    return {one: _mean(given) for one, given in values.items()}
 
 
 def _mean(values: Iterable[float]) -> float:

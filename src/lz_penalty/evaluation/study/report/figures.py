@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -176,10 +176,14 @@ def _temperature_axis(axis: Any, label: str, cells: Sequence[Summary], of: Calla
     _quiet(axis)
 
 
-def _range(values: Sequence[float]) -> tuple[float, float]:
-    """Return an axis from 0 over ten percentage points or more, so that no small difference looks large."""
-    most = max((value for value in values if not math.isnan(value)), default=0.0)
-    return -0.03 * max(10.0, most), 1.06 * max(10.0, most)
+def _range(values: Iterable[float]) -> tuple[float, float]:
+    most = _most(values)
+    return -0.03 * most, 1.06 * most
+
+
+def _most(values: Iterable[float]) -> float:
+    """Return the largest value, and ten percentage points or more, so that no small difference looks large."""
+    return max((10.0, *(value for value in values if not math.isnan(value))))
 
 
 def _quiet(axis: Any) -> None:
@@ -208,7 +212,7 @@ def _heat(cells: Sequence[Summary], baseline: str) -> Any:
         values = [
             [100 * of(by_cell[row, t]).mean if (row, t) in by_cell else math.nan for t in temperatures] for row in rows
         ]
-        image = axis.imshow(values, cmap="cividis", aspect="auto", vmin=0, vmax=max(10.0, _largest(values)))
+        image = axis.imshow(values, cmap="cividis", aspect="auto", vmin=0, vmax=_most(v for row in values for v in row))
         for y, row in enumerate(values):
             for x, value in enumerate(row):
                 if not math.isnan(value):
@@ -224,10 +228,6 @@ def _heat(cells: Sequence[Summary], baseline: str) -> Any:
         axis.set_title(label, fontsize=10)
         figure.colorbar(image, ax=axis, shrink=0.9)
     return figure
-
-
-def _largest(values: list[list[float]]) -> float:
-    return max((value for row in values for value in row if not math.isnan(value)), default=0.0)
 
 
 # ---------------------------------------------------------------- loops against harm

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from lz_penalty._files import write_file
-from lz_penalty.evaluation.study.results import Cost
-from lz_penalty.evaluation.study.statistics import BASELINE, Measured, Summary
+from lz_penalty.evaluation.study.results import Cost, write_table
+from lz_penalty.evaluation.study.statistics import BASELINE, MEANS, Measured, Summary
 
 __all__ = ["has_accuracy", "reader_table", "write_summary"]
 
 SIGNIFICANT = 0.05
 PARTS = ("mean", "sd", "low", "high", "change", "p")
-OTHERS = ("exact", "loop", "judged", "onset", "wasted", "tokens", "capped")
 
 
 def has_accuracy(found: Iterable[Summary]) -> bool:
@@ -27,19 +23,15 @@ def has_accuracy(found: Iterable[Summary]) -> bool:
 def write_summary(path: Path, found: Sequence[Summary], costs: Sequence[Cost]) -> None:
     """Write one line per cell as CSV."""
     bits = {(cost.model, cost.penalty): cost.bits for cost in costs}
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     names = [f"{measure}_{part}" for measure in ("accuracy", "repeats") for part in PARTS]
-    writer.writerow(
-        ["model", "task", "penalty", "temperature", "samples", "runs", *names, *OTHERS, "human_text_cost_bits"]
-    )
+    head = ["model", "task", "penalty", "temperature", "samples", "runs", *names, *MEANS, "human_text_cost_bits"]
+    lines = []
     for item in found:
-        numbers = [getattr(measure, part) for measure in (item.accuracy, item.repeats) for part in PARTS]
-        numbers += [getattr(item, name) for name in OTHERS]
-        numbers.append(bits.get((item.model, item.penalty), math.nan))
-        head = [item.model, item.task, item.penalty, f"{item.temperature:g}", item.samples, item.runs]
-        writer.writerow([*head, *("" if math.isnan(number) else f"{number:.5g}" for number in numbers)])
-    write_file(path, text.getvalue())
+        line = [item.model, item.task, item.penalty, f"{item.temperature:g}", item.samples, item.runs]
+        line += [getattr(measure, part) for measure in (item.accuracy, item.repeats) for part in PARTS]
+        line += [getattr(item, name) for name in MEANS]
+        lines.append([*line, bits.get((item.model, item.penalty), math.nan)])
+    write_table(path, head, lines, digits=5)
 
 
 def reader_table(found: Sequence[Summary], costs: Sequence[Cost]) -> str:
