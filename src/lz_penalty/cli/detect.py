@@ -17,11 +17,10 @@ from rich.table import Table
 
 from lz_penalty._checks import real
 from lz_penalty._files import check_output, replacing
-from lz_penalty.cli.output import SHOWN_PROBLEMS, clean
+from lz_penalty.cli.output import clean, print_problem
 from lz_penalty.errors import LZPenaltyError, bad_value, show
 
 if TYPE_CHECKING:
-    from lz_penalty.detection._records import Problem
     from lz_penalty.detection.judge import Judge
     from lz_penalty.detection.scan import Document, Summary
 
@@ -96,12 +95,14 @@ def detect(
             results = scan(paths, settings, workers=workers, tick=tick)
         for result in judged(results, client) if client else results:
             summary.add(result)
+            number = summary.problems + summary.judged["unknown"]
             if isinstance(result, Problem):
-                _report(result, summary, progress)
+                print_problem(progress.console, number, result)
                 write(asdict(result))
                 continue
             if result.judgement is not None and result.judgement.error is not None:
-                _report(Problem(result.source, result.line, f"not judged: {result.judgement.error}"), summary, progress)
+                problem = Problem(result.source, result.line, f"not judged: {result.judgement.error}")
+                print_problem(progress.console, number, problem)
             if every or result.flagged or (result.judgement and result.judgement.loop is not False):
                 write(result.to_dict())
     _show(summary, client, as_json)
@@ -155,14 +156,6 @@ def _progress(paths: list[str], screen: Console) -> Iterator[tuple[Progress, Any
     with Progress(*columns, console=screen, disable=not screen.is_terminal, transient=True) as progress:
         task = progress.add_task("", total=sum(sizes) if "-" not in paths else None)
         yield progress, lambda count: progress.advance(task, count)
-
-
-def _report(problem: Problem, summary: Summary, progress: Progress) -> None:
-    number = summary.problems + summary.judged["unknown"]
-    if number <= SHOWN_PROBLEMS:
-        progress.console.print(clean(f"lz-penalty: {problem}"), soft_wrap=True)
-    elif number == SHOWN_PROBLEMS + 1:
-        progress.console.print("lz-penalty: further problems are counted but not shown; use --out to get all.")
 
 
 def _show(summary: Summary, judge: Judge | None, as_json: bool) -> None:

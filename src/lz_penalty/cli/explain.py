@@ -62,6 +62,7 @@ def explain(
     from lz_penalty.evaluation.penalties import penalty as named
     from lz_penalty.explain import explain as explained
     from lz_penalty.explain import explain_sequence
+    from lz_penalty.explain._recording import read_recording
     from lz_penalty.explain._tokenizing import load_tokenizer
 
     _check_options(context)
@@ -83,7 +84,7 @@ def explain(
         check_dtype("--dtype", dtype)
         chosen = [named(name) for name in run]
     text = text_of("text", text, file)
-    recordings = _read(recording)
+    recordings = [read_recording(path) for path in recording]
     tokenizer = load_tokenizer(model)
     config = exempting(config, tokenizer.special)
     ids = tokenizer.encode(text)
@@ -139,12 +140,6 @@ def _recorded(
     about = f"{model} continues the text by at most {tokens:,} tokens, always the most likely one after the penalty."
     names: dict[str, Any] = {"name": f"written by {model}", "about": about, "model_name": model}
     return record(loaded, prompt_of(loaded.tokenizer, text, at), chosen, new_tokens=tokens, may_end=True, **names)
-
-
-def _read(paths: list[Path]) -> list[dict[str, Any]]:
-    from lz_penalty.explain._recording import read_recording
-
-    return [read_recording(path) for path in paths]
 
 
 def _write_page(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from rich.console import Console
 from rich.text import Text
 
-__all__ = ["SHOWN_PROBLEMS", "clean", "escaped"]
+__all__ = ["clean", "escaped", "print_problem"]
 
 SHOWN_PROBLEMS = 20
 
@@ -12,6 +13,14 @@ SHOWN_PROBLEMS = 20
 def clean(text: str) -> Text:
     """Return untrusted text with control characters replaced, so that the terminal cannot obey them."""
     return Text("".join(character if character.isprintable() else "\ufffd" for character in text))
+
+
+def print_problem(console: Console, number: int, problem: object) -> None:
+    """Print a problem, counted from 1; after the first 20, only that there are more."""
+    if number <= SHOWN_PROBLEMS:
+        console.print(clean(f"lz-penalty: {problem}"), soft_wrap=True)
+    elif number == SHOWN_PROBLEMS + 1:
+        console.print("lz-penalty: further problems are counted but not shown; use --out to get all.")
 
 
 def escaped(text: str, keep: str = "") -> str:

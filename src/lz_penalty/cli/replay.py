@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import tempfile
@@ -16,7 +17,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from lz_penalty._files import check_output
-from lz_penalty.cli.output import SHOWN_PROBLEMS, clean
+from lz_penalty.cli.output import print_problem
 from lz_penalty.errors import LZPenaltyError, bad_value
 
 if TYPE_CHECKING:
@@ -90,14 +91,10 @@ def replay(
     with _kept(out, log) as path, Progress(console=screen, disable=not screen.is_terminal, transient=True) as progress:
         results = Results(path, what.settings)
         task = progress.add_task("", total=sum(1 for _ in requests(log, what.log)))
-        told: list[Problem] = []
+        numbers = itertools.count(1)
 
         def report(problem: Problem) -> None:
-            told.append(problem)
-            if len(told) <= SHOWN_PROBLEMS:
-                progress.console.print(clean(f"lz-penalty: {problem}"), soft_wrap=True)
-            elif len(told) == SHOWN_PROBLEMS + 1:
-                progress.console.print("lz-penalty: more problems are counted and not shown; --out has them all.")
+            print_problem(progress.console, next(numbers), problem)
 
         try:
             summary = run(log, what, server, results, tick=lambda: progress.advance(task), report=report)
