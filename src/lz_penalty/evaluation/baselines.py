@@ -6,6 +6,7 @@ function of `input_ids` and returns new scores.
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -197,10 +198,7 @@ class DRYLogitsProcessor(LogitsProcessor):
 
     def _searched(self, tokens: Sequence[int]) -> Sequence[int]:
         """Return the history without its leading pads, cut to the last `last_n`."""
-        begin = 0
-        if self.pad_token_id is not None:
-            while begin < len(tokens) and tokens[begin] == self.pad_token_id:
-                begin += 1
+        begin = next((i for i, token in enumerate(tokens) if token != self.pad_token_id), len(tokens))
         if self.last_n >= 0:
             begin = max(begin, len(tokens) - self.last_n)
         return tokens[begin:] if begin else tokens
@@ -216,19 +214,14 @@ class DRYLogitsProcessor(LogitsProcessor):
         return n
 
     def _penalty(self, repeat: int) -> float:
-        exponent = repeat - self.allowed_length
-        if self._max_exponent is not None:
-            exponent = min(exponent, self._max_exponent)
+        exponent = min(repeat - self.allowed_length, self._max_exponent)
         return min(self.multiplier * self.base**exponent, _FLOAT32_MAX)
 
 
-def _max_exponent(base: float) -> int | None:
-    """Return the largest whole exponent whose power of `base` is a finite float32, computed in float32 like llama.cpp.
-
-    `None` means that there is no limit.
-    """
+def _max_exponent(base: float) -> float:
+    """Return the largest whole exponent whose power of `base` is a finite float32, computed in float32 like llama.cpp."""
     if np.float32(base) <= np.float32(1.000001):
-        return None
+        return math.inf
     return int(_FLOAT32_MAX_LOG / np.log(np.float32(base)))
 
 

@@ -64,16 +64,11 @@ class CopyCost:
 
 
 class Forced(NamedTuple):
-    """How a model predicts each token of a given text, without and with a penalty; tensors `[tokens]`.
+    """How a model predicts each token of a given text, without and with a penalty; tensors `[tokens]`."""
 
-    Args:
-        plain, penalised: bits of the token.
-        plain_stays, penalised_stays: whether it is the most probable token, so that greedy decoding would write it.
-    """
-
-    plain: torch.Tensor
+    plain: torch.Tensor  # bits of the token
     penalised: torch.Tensor
-    plain_stays: torch.Tensor
+    plain_stays: torch.Tensor  # whether it is the most probable token, so that greedy decoding would write it
     penalised_stays: torch.Tensor
 
 
@@ -87,15 +82,8 @@ def human_text_cost(
 ) -> Estimate:
     """Return how many bits per token worse the penalised model predicts these texts, which people wrote.
 
-    Args:
-        loaded: the model.
-        texts: passages, such as those of `bundled_model.passages()`; the interval is over them.
-        penalty: made by `penalties.penalty`.
-        limit: how many tokens of each passage are measured.
-        tick: called with the number of passages done.
-
-    Returns:
-        The mean over passages; infinite if the penalty forbids a token of the text.
+    At most `limit` tokens of each text are measured; the mean and its interval are over texts. The mean is infinite if the
+    penalty forbids a token of a text. `tick` is called with the number of texts done.
     """
     costs = []
     for text in texts:
@@ -147,11 +135,7 @@ def _summary(kind: str, group: list[Forced]) -> CopyCost:
 def teacher_forced(loaded: Loaded, ids: Sequence[int], penalty: Penalty, prompt_length: int = 0) -> Forced:
     """Return how the model predicts each token after the prompt, given all tokens before it.
 
-    Args:
-        loaded: the model.
-        ids: prompt and text.
-        penalty: changes the logits.
-        prompt_length: how many tokens are the prompt. Without a prompt, the first token is not predicted.
+    The first `prompt_length` of `ids` are the prompt. Without a prompt, the first token is not predicted.
     """
     first = max(1, prompt_length)
     if len(ids) <= first:

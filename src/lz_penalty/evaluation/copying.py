@@ -54,13 +54,7 @@ MAX_SURPLUS = 2_000  # characters of an output, beyond the length that was expec
 
 @dataclass(frozen=True)
 class CopyTask:
-    """A text to copy.
-
-    Args:
-        kind: one of `KINDS`.
-        prompt: the instruction, with the text in it.
-        expected: the only right answer.
-    """
+    """A text to copy: one of `KINDS`, the instruction with the text in it, and the only right answer."""
 
     kind: str
     prompt: str

@@ -33,12 +33,7 @@ UNCHANGED = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "min_length":
 
 
 class Written(NamedTuple):
-    """The text that a model wrote after one prompt.
-
-    Attributes:
-        tokens: the new tokens without the end token.
-        end: the end token that the model chose; `None` if the text was cut off.
-    """
+    """The tokens that a model wrote after one prompt, and the end token that it chose; `None` if it was cut off."""
 
     tokens: list[int]
     end: int | None = None
@@ -46,19 +41,15 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings for sampling. A row's tokens depend on its own seed and prompt, and not on the other rows of the batch.
+    """Settings for sampling; a top_p of 1 and a top_k of 0 keep all tokens.
 
-    Args:
-        temperature: above 0.
-        top_p: 1 keeps all tokens.
-        top_k: 0 keeps all tokens.
-        seeds: one for each prompt.
+    A row's tokens depend on its own seed and prompt, and not on the other rows of the batch.
     """
 
-    temperature: float
+    temperature: float  # above 0
     top_p: float
     top_k: int
-    seeds: Sequence[int]
+    seeds: Sequence[int]  # one for each prompt
 
     def warpers(self) -> list[LogitsProcessor]:
         """Return temperature, top-k and top-p in the order of transformers."""
@@ -163,16 +154,9 @@ def continue_greedily(
     batch: int = 32,
     tick: Callable[[int], None] = lambda count: None,
 ) -> Continuations:
-    """Continue any number of prompts with the most probable token in every step.
+    """Continue any number of prompts with the most probable token in every step, `batch` prompts at a time.
 
-    Args:
-        loaded: the model.
-        prompts: token ids.
-        penalty: changes the logits.
-        new_tokens: how many tokens to write at most.
-        may_end: whether a text may end earlier.
-        batch: how many prompts to decode at a time.
-        tick: called with the number of prompts done, for a progress bar.
+    The arguments are those of `decode`. `tick` is called with the number of prompts done, for a progress bar.
     """
     out: list[list[int]] = []
     seconds = 0.0
@@ -197,9 +181,8 @@ def draw(scores: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
         scores, numbers = scores.cpu(), numbers.cpu()
     reached = scores.double().softmax(-1).cumsum(-1)
     total = reached[:, -1:]
-    below = torch.minimum(
-        numbers[:, None] * total, torch.nextafter(total, torch.zeros_like(total))
-    )  # never past the end
+    most = torch.nextafter(total, torch.zeros_like(total))  # never past the end
+    below = torch.minimum(numbers[:, None] * total, most)
     return torch.searchsorted(reached, below, right=True)[:, 0].to(device)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from lz_penalty._checks import choice
 from lz_penalty.bundled_model import problems
-from lz_penalty.detection import Repetition, distinct, find_repetition, is_degenerate, is_loop
+from lz_penalty.detection import distinct, find_repetition, is_degenerate, is_loop
 from lz_penalty.detection._substrings import MIN_LENGTH
 from lz_penalty.detection._tandem import DEGENERATE_COPIES
 from lz_penalty.detection._verdict import CRITERIA, Limits, Verdict
@@ -64,7 +64,11 @@ def of_text(text: str, tokens: int) -> dict[str, float]:
     """
     run = find_repetition(text, min_copies=DEGENERATE_COPIES, min_length=DEGENERATE_CHARACTERS)
     loop = loop_in(text, ["tandem"])
-    onset, wasted = _extent(loop, run)
+    onset, wasted = math.nan, 0.0  # characters until the first copy ends, and those of the other copies
+    if loop is not None:
+        onset, wasted = loop.start + len(loop.unit), float(loop.wasted or 0)
+    elif run is not None:
+        onset, wasted = run.start + run.period, float(run.length - run.period)
     per_character = tokens / len(text) if text else 0.0
     return {
         "exact": float(loop_in(text, ["paper20"]) is not None),
@@ -74,15 +78,6 @@ def of_text(text: str, tokens: int) -> dict[str, float]:
         "wasted": wasted * per_character,
         "tokens": float(tokens),
     }
-
-
-def _extent(loop: Verdict | None, run: Repetition | None) -> tuple[float, float]:
-    """Return the characters until the first copy ends, and the characters of the other copies."""
-    if loop is not None:
-        return loop.start + len(loop.unit), float(loop.wasted or 0)
-    if run is not None:
-        return run.start + run.period, float(run.length - run.period)
-    return math.nan, 0.0
 
 
 def loop_in(text: str, criteria: Iterable[str]) -> Verdict | None:

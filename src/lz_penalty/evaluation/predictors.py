@@ -17,6 +17,7 @@ from lz_penalty.ops import marginal_codelengths
 
 __all__ = ["LZSSPredictor", "ModelPredictor", "closed_form", "exact_marginal"]
 
+Codelengths = Callable[[Sequence[int], int], npt.NDArray[np.float64]]
 LONGEST = 2048  # context of a model that has no limit, in tokens
 
 
@@ -60,12 +61,10 @@ class ModelPredictor:
 class LZSSPredictor:
     """A compressor as a language model: the probability of a token is `2^-codelength`, normalised.
 
-    Args:
-        codelengths: returns the codelength of every next token after the tokens so far: `closed_form`, `exact_marginal`.
-        vocab_size: the size of the alphabet.
+    `codelengths` returns the codelength of every next token after the tokens so far: `closed_form`, `exact_marginal`.
     """
 
-    def __init__(self, codelengths: Callable[[Sequence[int], int], npt.NDArray[np.float64]], vocab_size: int) -> None:
+    def __init__(self, codelengths: Codelengths, vocab_size: int) -> None:
         self._codelengths, self._vocab_size = codelengths, vocab_size
         self._seen: list[int] = []
         self.codelength = 0.0  # of the tokens so far, before normalising
@@ -81,9 +80,7 @@ class LZSSPredictor:
         self._seen.append(token)
 
 
-def closed_form(
-    config: LZPenaltyConfig,
-) -> Callable[[Sequence[int], int], npt.NDArray[np.float64]]:
+def closed_form(config: LZPenaltyConfig) -> Codelengths:
     """Return the function of the penalty's codelengths; a literal costs `log2 V`, without the flag bit."""
 
     def codelengths(context: Sequence[int], vocab_size: int) -> npt.NDArray[np.float64]:

@@ -30,18 +30,10 @@ def record(
     about: str = "",
     model_name: str = "bundled",
 ) -> dict[str, Any]:
-    """Continue the prompt greedily under each penalty, and keep the model's own logits of the likeliest tokens.
+    """Continue the prompt greedily under each penalty, and keep the model's own logits of the `top` likeliest tokens.
 
-    Args:
-        loaded: the model.
-        prompt: token ids.
-        penalties: each gives one run.
-        new_tokens: how many tokens a run writes at most.
-        may_end: whether a run may end earlier; its end token is then part of it.
-        top: how many tokens' logits are kept in each step.
-        name: what the explorer calls the recording.
-        about: a sentence or two about it.
-        model_name: what the model is called.
+    A run that may end before `new_tokens` contains its end token. The explorer shows `name`, `about` (a sentence or two) and
+    `model_name`.
     """
     if not prompt:
         raise LZPenaltyError("the prompt is empty: a model needs at least one token to continue from.")
