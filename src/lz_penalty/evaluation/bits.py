@@ -39,28 +39,17 @@ class Estimate:
 
 @dataclass(frozen=True)
 class CopyCost:
-    """What one penalty does to copies of one kind.
+    """What one penalty does to copies of one kind."""
 
-    Args:
-        kind: the kind of the tasks, or `all`.
-        tasks, tokens: how many were measured.
-        bits: per token of the copies without the penalty.
-        cost: how many bits per token more with the penalty; the interval is over tasks.
-        stays: share of tokens at which greedy decoding without the penalty stays on the copy.
-        leaves: share of tokens at which it stays without the penalty and leaves because of it.
-        returns: the opposite of `leaves`.
-        spoilt: share of tasks with a token at which it leaves because of the penalty.
-    """
-
-    kind: str
+    kind: str  # or `all`
     tasks: int
     tokens: int
-    bits: float
-    cost: Estimate
-    stays: float
-    leaves: float
-    returns: float
-    spoilt: float
+    bits: float  # per token of the copies without the penalty
+    cost: Estimate  # how many bits per token more with the penalty; the interval is over tasks
+    stays: float  # share of tokens at which greedy decoding without the penalty stays on the copy
+    leaves: float  # share of tokens at which it stays without the penalty and leaves because of it
+    returns: float  # the opposite of `leaves`
+    spoilt: float  # share of tasks with a token at which it leaves because of the penalty
 
 
 class Forced(NamedTuple):

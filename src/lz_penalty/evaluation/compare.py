@@ -31,26 +31,16 @@ Tick = Callable[[int], None]  # called with the number of steps done
 
 @dataclass(frozen=True)
 class Plan:
-    """The amount of everything that is measured on a penalty.
-
-    Args:
-        model: its name.
-        prompts, new_tokens: open-ended prompts, and how many tokens to continue each.
-        passages: passages of human text.
-        problems: reasoning problems.
-        tasks: copying tasks of each kind.
-        seed: of problems and tasks.
-        dtype: of the weights.
-    """
+    """The amount of everything that is measured on a penalty."""
 
     model: str
-    prompts: int = 0
-    new_tokens: int = 1024
-    passages: int = 16
-    problems: int = 0
-    tasks: int = 0
-    seed: int = 1
-    dtype: str = "auto"
+    prompts: int = 0  # open-ended prompts
+    new_tokens: int = 1024  # after each prompt
+    passages: int = 16  # of human text
+    problems: int = 0  # reasoning problems
+    tasks: int = 0  # copying tasks of each kind
+    seed: int = 1  # of problems and tasks
+    dtype: str = "auto"  # of the weights
 
     @property
     def steps(self) -> int:

@@ -33,19 +33,12 @@ class Predictor(Protocol):
 
 
 class Code(NamedTuple):
-    """A compressed sequence.
+    """A compressed sequence."""
 
-    Args:
-        data: the code, padded with zeros to whole bytes.
-        bits: its length without the padding.
-        cross_entropy: bits of the sequence under the predictor's own probabilities.
-        quantised: bits of the sequence under the coder's probabilities, which are multiples of 2^-24 and never 0.
-    """
-
-    data: bytes
-    bits: int
-    cross_entropy: float
-    quantised: float
+    data: bytes  # the code, padded with zeros to whole bytes
+    bits: int  # its length without the padding
+    cross_entropy: float  # bits of the sequence under the predictor's own probabilities
+    quantised: float  # bits of the sequence under the coder's probabilities, which are multiples of 2^-24 and never 0
 
 
 def encode(tokens: Sequence[int], predictor: Predictor) -> Code:

@@ -18,17 +18,11 @@ __all__ = ["Penalty", "family", "is_lz", "penalty", "strength"]
 
 @dataclass(frozen=True)
 class Penalty:
-    """A penalty with its settings.
+    """A penalty with its settings."""
 
-    Args:
-        name: the name that was requested.
-        make: returns transformers' processors for a tokenizer and a prompt's length.
-        config: the settings of an LZ penalty; `None` for other penalties and for strength 0.
-    """
-
-    name: str
-    make: Callable[[Any, int], list[Any]]
-    config: LZPenaltyConfig | None = None
+    name: str  # as it was requested
+    make: Callable[[Any, int], list[Any]]  # returns transformers' processors for a tokenizer and a prompt's length
+    config: LZPenaltyConfig | None = None  # of an LZ penalty; `None` for other penalties and for strength 0
 
 
 def penalty(name: str) -> Penalty:

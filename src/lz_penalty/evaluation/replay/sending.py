@@ -27,19 +27,12 @@ class UnreachableError(FailedError):
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of a model.
+    """The answer of a model."""
 
-    Args:
-        text: the text, with tool calls as JSON after it.
-        reasoning: the reasoning before it, if the server separates them.
-        finish: why the answer ended.
-        tokens: how many tokens it has, counted by the server.
-    """
-
-    text: str
-    reasoning: str = ""
-    finish: str | None = None
-    tokens: int | None = None
+    text: str  # with tool calls as JSON after it
+    reasoning: str = ""  # before the text, if the server separates them
+    finish: str | None = None  # why the answer ended
+    tokens: int | None = None  # counted by the server
 
     @property
     def whole(self) -> str:

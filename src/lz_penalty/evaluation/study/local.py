@@ -43,12 +43,9 @@ class _Request(NamedTuple):
 
 
 class LocalModelAPI(ModelAPI):
-    """A transformers model with any penalty of `lz_penalty.evaluation.penalties`.
+    """A transformers model (`bundled`, a Hugging Face id or a folder) with any penalty of `evaluation.penalties`.
 
-    Args:
-        model_name: `bundled`, a Hugging Face id or a folder.
-        dtype: of the weights.
-        chat: use the tokenizer's chat template.
+    With `chat`, the prompt is put into the tokenizer's chat template.
     """
 
     def __init__(

@@ -88,19 +88,12 @@ class TaskEntry:
 
 @dataclass(frozen=True)
 class JudgeEntry:
-    """The `grader`: any model of inspect-ai that says whether a text is a malfunctioning loop.
+    """The `grader`: any model of inspect-ai that says whether a text is a malfunctioning loop."""
 
-    Args:
-        model: its name in inspect-ai, such as `openai/gpt-4o`.
-        base_url: its server, if that is not the provider's own.
-        key_variable: the environment variable that contains its key.
-        price: as for models.
-    """
-
-    model: str
-    base_url: str | None = None
-    key_variable: str = "OPENAI_API_KEY"
-    price: tuple[float, ...] = ()
+    model: str  # its name in inspect-ai, such as `openai/gpt-4o`
+    base_url: str | None = None  # its server, if that is not the provider's own
+    key_variable: str = "OPENAI_API_KEY"  # the environment variable that contains its key
+    price: tuple[float, ...] = ()  # as for models
 
 
 @dataclass(frozen=True)

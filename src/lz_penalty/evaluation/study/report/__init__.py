@@ -18,10 +18,7 @@ __all__ = ["write_report"]
 def write_report(study: Path, out: Path, *, from_tables: bool = False) -> Path:
     """Write results.csv, summary.csv, costs.csv, figures/, report.md and report.html.
 
-    Args:
-        study: a folder with logs, or with results.csv.
-        out: where to write.
-        from_tables: read the tables, even if there are logs.
+    A study is a folder with logs or with results.csv; `from_tables` reads the tables even if there are logs.
     """
     logs = study / "logs"
     if logs.is_dir() and not from_tables:
