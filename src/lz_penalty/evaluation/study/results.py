@@ -111,7 +111,7 @@ def read_costs(path: Path) -> list[Cost]:
     return _read(path, Cost) if path.exists() else []
 
 
-def write_table(path: Path, names: Sequence[str], items: Iterable[Iterable[Any]], digits: int = 6) -> None:
+def write_table(path: Path, names: Sequence[str], items: Iterable[Any], digits: int = 6) -> None:
     """Write CSV. Numbers with a fraction get so many significant digits; one that was not measured is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
