@@ -92,13 +92,14 @@ def _order(penalty: str) -> tuple[bool, str, float]:
 
 
 def _summary(key: Key, group: list[Row], repeats: Measure) -> Summary:
+    means: dict[str, Any] = {name: _mean(getattr(row, name) for row in group) for name in MEANS}
     return Summary(
         *key,
         samples=len({row.sample for row in group}),
         runs=len({row.run for row in group}),
         accuracy=_measured(group, ACCURACY),
         repeats=_measured(group, repeats),
-        **{name: _mean(getattr(row, name) for row in group) for name in MEANS},
+        **means,
     )
 
 
