@@ -113,7 +113,7 @@ def test_without_a_home_nothing_is_put_into_the_working_folder(source, tmp_path)
 
 def test_detect_runs_without_a_place_for_a_cache(source, tmp_path):
     (tmp_path / "loop.txt").write_text(LOOP)
-    for workers in ("1", "2"):
+    for workers in quick_or_deep("2", "12"):
         done = run(source, "-m", "lz_penalty", "detect", tmp_path / "loop.txt", "--json", "--workers", workers)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["flagged"] == 1
@@ -173,7 +173,6 @@ IN_A_BOX = {
     "cost": ("-m", "lz_penalty", "cost", "paper", "--passages", "1", "--tasks", "1"),
 }
 EACH_ONCE = [
-    ("op", NO_HOME),
     ("help", NO_HOME),
     ("doctor", NO_SUCH_HOME),
     ("detect", NO_SUCH_HOME),

@@ -194,7 +194,7 @@ def test_continuous_batching_with_policies_per_request(model, worst):
         {"lz_preset": "guarded", "lz_penalty": 1, "lz_shadow": True},
         {"lz_preset": "guarded", "lz_thinking": "none"},
     ]
-    prompts = unpadded(worst)[: quick_or_deep(2, 3)]
+    prompts = unpadded(worst)[quick_or_deep(1, 0) : quick_or_deep(2, 3)]
     generation = GenerationConfig(do_sample=False, max_new_tokens=120, eos_token_id=0, pad_token_id=1, lz_penalty=0)
     outputs = {}
     with model.continuous_batching_context_manager(generation, continuous_batching_config=batching()) as manager:

@@ -12,6 +12,7 @@ from transformers import AddedToken, CompileConfig, GenerationConfig, Repetition
 from lz_penalty import LZPenaltyConfig, LZPenaltyError, bundled_model, reference
 from lz_penalty.engines import transformers as lz
 from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor, special_token_ids
+from tests.support import quick_or_deep
 from tests.support.cases import settings_of
 from tests.support.greedy import NEW, PRESETS, assert_same, cut, exempt, generate, left_padded, plain_loop
 
@@ -19,7 +20,7 @@ from tests.support.greedy import NEW, PRESETS, assert_same, cut, exempt, generat
 @pytest.mark.parametrize("name", PRESETS)
 def test_one_sequence(model, tokenizer, prompts, truth, name):
     processor = LZPenaltyLogitsProcessor(PRESETS[name], tokenizer=tokenizer)
-    for prompt in prompts:
+    for prompt in prompts[: quick_or_deep(2, 4)]:
         want, margins = truth(prompt, PRESETS[name])
         assert_same(cut(generate(model, [prompt], processor)[0], len(prompt)), want, margins)
 

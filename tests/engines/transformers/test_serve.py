@@ -1,11 +1,8 @@
 """`transformers serve` with the penalty on the bundled model: a server process and HTTP requests."""
 
 import json
-import os
 import shutil
 import socket
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -207,7 +204,7 @@ def test_requests_at_the_same_time(server, expect):
     assert got == [expect(config) for config in asked]
 
 
-@pytest.mark.parametrize("options", [(), BATCHING], ids=["generate", "continuous batching"])
+@pytest.mark.parametrize("options", quick_or_deep([()], [(), BATCHING]))
 def test_default_and_caps_of_the_server(expect, tmp_path, options):
     config = LZPenaltyConfig(strength=1.0, buffer_size=2)
     settings = {"default": config.to_request(), "max_window_size": 600, "penalise_special_tokens": True}
@@ -236,8 +233,7 @@ def test_refused_at_the_start(options, environment, message):
 
 
 def test_help_says_it():
-    command = [sys.executable, "-m", MODULE, "serve", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | OFFLINE, timeout=120)
+    done = commands.run("serve", "--help", module=MODULE, env=OFFLINE)
     assert "With the LZ penalty" in done.stdout
     assert "lz_min_match_length" in done.stdout
 
@@ -323,7 +319,7 @@ def test_bad_fields_of_policies_are_named(server, bad):
     assert next(iter(bad)) in json.loads(answer)["detail"]
 
 
-@pytest.mark.parametrize("options", [(), BATCHING], ids=["generate", "continuous batching"])
+@pytest.mark.parametrize("options", quick_or_deep([BATCHING], [(), BATCHING]))
 def test_a_policy_for_the_whole_server(tmp_path, by_generate, options):
     fields = {"lz_policy": "default", "lz_penalty": 1, **EARLY}
     prompt = LOOPS
