@@ -35,7 +35,7 @@ def test_doctor_of_a_python_that_has_imported_nothing():
 
 
 def test_demo_shows_the_loop_and_the_cure():
-    shown = run("demo", "--json")
+    shown = run("demo", "--json", "--tokens", "120")
     assert shown.returncode == 0, shown.stderr
     loops = {one["penalty"]: one["loop"] for one in json.loads(shown.stdout)["continuations"]}
     assert loops["none"]["copies"] > 15
