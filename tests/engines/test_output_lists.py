@@ -20,22 +20,22 @@ def batch():
     rows = np.array([4, 0, 2], dtype=np.int32)
     seen = np.zeros(5, np.int32)
     seen[rows] = [2, 0, 5]
-    places = np.zeros((2, FIELDS, 5), np.int32)
-    places[0, SLOT] = [3, 9, 2, 9, 1]
-    places[0, LENGTH, rows] = [10, 20, 30]
-    places[:, NEWEST] = -1
-    return lists, rows, seen, CAPACITY, places, np.zeros(2, np.int32)
+    buffers = np.zeros((2, FIELDS, 5), np.int32)
+    buffers[0, SLOT] = [3, 9, 2, 9, 1]
+    buffers[0, LENGTH, rows] = [10, 20, 30]
+    buffers[:, NEWEST] = -1
+    return lists, rows, seen, CAPACITY, buffers, np.zeros(2, np.int32)
 
 
 def test_one_more_in_every_list(batch):
     take = output_lists.newest_reader(*batch).take
-    lists, rows, seen, _, places, turn = batch
+    lists, rows, seen, _, buffers, turn = batch
     for step in range(5):
         for number, one in enumerate(lists):
             one.append(100 * number + step)
         assert take() == 1
         assert turn.tolist() == [1 - step % 2, 1]
-        after = places[1 - step % 2]
+        after = buffers[1 - step % 2]
         assert after[SLOT].tolist() == [3, 9, 2, 9, 1]
         assert after[LENGTH].tolist() == [21 + step, 0, 31 + step, 0, 11 + step]
         assert after[NEWEST].tolist() == [100 + step, -1, 200 + step, -1, step]
@@ -55,11 +55,11 @@ def test_one_more_in_every_list(batch):
 )
 def test_other_steps_take_nothing(batch, change, told):
     take = output_lists.newest_reader(*batch).take
-    lists, _, seen, _, places, turn = batch
-    before = seen.tolist(), places[0].tolist(), turn.tolist()
+    lists, _, seen, _, buffers, turn = batch
+    before = seen.tolist(), buffers[0].tolist(), turn.tolist()
     change(lists)
     assert take() == told
-    assert (seen.tolist(), places[0].tolist(), turn.tolist()) == before
+    assert (seen.tolist(), buffers[0].tolist(), turn.tolist()) == before
 
 
 def test_a_full_history_takes_nothing(batch):
@@ -140,7 +140,7 @@ def test_the_kernels_are_launched_with_the_columns_that_follow(batch, refused, e
     reader = output_lists.newest_reader(*batch)
     find, lower = kernel(77, "table", "row_to_slot", "lengths", "newest_ids"), kernel(78, "places", "logits")
     launch = reader.launching(SimpleNamespace(driver=driver, side=88, found=6, find=find, lower=lower, early=early))
-    lists, rows, seen, _, places, turn = batch
+    lists, rows, seen, _, buffers, turn = batch
     assert launch(2**40, 99) == 0  # no new token: nothing is launched
     assert not calls
     for one in lists:
@@ -164,10 +164,10 @@ def test_the_kernels_are_launched_with_the_columns_that_follow(batch, refused, e
         ("launch", 78, lower.parameters, None, *sizes, 99, attributes),
     ]
     assert calls == want[: len(want) if refused is None else refused + 1]
-    begin = places[1].ctypes.data
-    assert list(find.values) == [11, *(begin + field * places.shape[2] * 4 for field in (SLOT, LENGTH, NEWEST))]
+    begin = buffers[1].ctypes.data
+    assert list(find.values) == [11, *(begin + field * buffers.shape[2] * 4 for field in (SLOT, LENGTH, NEWEST))]
     assert list(lower.values) == [11, 2**40]
-    assert places[1, NEWEST].tolist() == [6, -1, 6, -1, 6]
+    assert buffers[1, NEWEST].tolist() == [6, -1, 6, -1, 6]
 
 
 def test_without_a_compiler_it_says_so_once(batch, monkeypatch, caplog):

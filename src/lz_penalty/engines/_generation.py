@@ -1,6 +1,7 @@
 """`Generation`: one running sequence with a policy, followed on the host. Every engine uses it, and it imports none.
 
-Requests without a policy have none, and their steps never come here.
+A request without a policy has none, and its steps never come here. The exception is a server that counts loops: there a
+`Generation` with `LOOPS_ONLY` reads the output of every penalised request (`vllm/_counting.py`, `sglang/_following.py`).
 """
 
 from __future__ import annotations

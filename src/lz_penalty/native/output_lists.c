@@ -20,13 +20,13 @@ struct lz_batch {
     PyObject *const *lists; /* [count] */
     const int32_t *rows;    /* [count], the row of each list */
     int32_t *seen;          /* by row: items that were taken in earlier steps */
-    int32_t *places;        /* [depth, FIELDS, width], a ring buffer of the columns of the last steps */
-    int32_t *turn;          /* [0]: the place of the newest columns; [1]: set to 1 here when columns are taken */
+    int32_t *buffers;       /* [depth, FIELDS, width], the columns of the last steps, used in turn */
+    int32_t *turn;          /* [0]: the buffer of the newest columns; [1]: set to 1 here when columns are taken */
     size_t count, width, depth;
     int32_t capacity; /* of a history */
 };
 
-static int32_t *columns_at(const struct lz_batch *batch, size_t place) { return batch->places + place * FIELDS * batch->width; }
+static int32_t *columns_at(const struct lz_batch *batch, size_t buffer) { return batch->buffers + buffer * FIELDS * batch->width; }
 
 static size_t following(const struct lz_batch *batch) { return (batch->turn[0] + 1) % batch->depth; }
 

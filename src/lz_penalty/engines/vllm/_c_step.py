@@ -1,4 +1,4 @@
-"""A quiet step of vLLM's V1 runner in C: read the newest tokens from the output lists, and launch the kernels."""
+"""A step of vLLM's V1 runner in C: read the newest tokens from the output lists, and launch the kernels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Batch(ctypes.Structure):
         ("lists", ctypes.c_void_p),
         ("rows", ctypes.c_void_p),
         ("seen", ctypes.c_void_p),
-        ("places", ctypes.c_void_p),
+        ("buffers", ctypes.c_void_p),
         ("turn", ctypes.c_void_p),
         ("count", ctypes.c_size_t),
         ("width", ctypes.c_size_t),
@@ -73,7 +73,7 @@ class NewestReader:
     """Takes the newest token of every output, if each has gained exactly one; see `newest_reader`.
 
     Attributes:
-        take: a function that writes the columns of the next place and makes it the current one. It returns 1 if it has done
+        take: a function that writes the columns of the next buffer and makes it the current one. It returns 1 if it has done
             so; 0 if a list has gained more tokens or none, or a history is full; -1 if a token is negative. If it does not
             return 1, `turn` and `seen` have not changed.
     """
@@ -85,7 +85,7 @@ class NewestReader:
         rows: np.ndarray,
         seen: np.ndarray,
         capacity: int,
-        places: np.ndarray,
+        buffers: np.ndarray,
         turn: np.ndarray,
     ) -> None:
         lists = (ctypes.c_void_p * len(outputs))(*map(id, outputs))
@@ -93,14 +93,14 @@ class NewestReader:
             lists=ctypes.addressof(lists),
             rows=rows.ctypes.data,
             seen=seen.ctypes.data,
-            places=places.ctypes.data,
+            buffers=buffers.ctypes.data,
             turn=turn.ctypes.data,
             count=len(outputs),
-            width=places.shape[2],
-            depth=places.shape[0],
+            width=buffers.shape[2],
+            depth=buffers.shape[0],
             capacity=capacity,
         )
-        batch.alive = (lists, outputs, rows, seen, places, turn)
+        batch.alive = (lists, outputs, rows, seen, buffers, turn)
         self._functions, self._batch = functions, ctypes.byref(batch)  # it keeps the structure alive
         self.take: Callable[[], int] = partial(functions.lz_take_newest, self._batch)
 
@@ -138,7 +138,7 @@ def newest_reader(
     rows: np.ndarray,
     seen: np.ndarray,
     capacity: int,
-    places: np.ndarray,
+    buffers: np.ndarray,
     turn: np.ndarray,
 ) -> NewestReader | None:
     """Return a reader of these outputs; `None` if there is no C compiler.
@@ -148,13 +148,13 @@ def newest_reader(
         rows: int32 `[outputs]`, the row of each.
         seen: int32, by row: how many items of its list were taken before.
         capacity: how many tokens a history holds.
-        places: int32 `[places, FIELDS, all rows]`: columns of the batch at some steps; see `Staging`.
-        turn: int32 `[2]`: the number of the current place; the reader sets the second to 1 when it takes tokens.
+        buffers: int32 `[buffers, FIELDS, all rows]`: columns of the batch at some steps; see `Staging`.
+        turn: int32 `[2]`: the number of the current buffer; the reader sets the second to 1 when it takes tokens.
     """
     functions = _functions()
     if functions is None or not all(type(output) is list for output in outputs):
         return None
-    return NewestReader(functions, outputs, rows, seen, capacity, places, turn)
+    return NewestReader(functions, outputs, rows, seen, capacity, buffers, turn)
 
 
 def reads_in_c() -> bool:

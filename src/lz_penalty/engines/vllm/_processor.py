@@ -46,14 +46,14 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
     or, over HTTP, in `vllm_xargs`. `lz_penalty.engines.server` sets a default and caps for all requests.
     """
 
-    def __init__(self, vllm_config: Any, place: Any, is_pin_memory: bool | None = None) -> None:
+    def __init__(self, vllm_config: Any, device_or_states: Any, is_pin_memory: bool | None = None) -> None:
         """Make the state for the runner: V1 passes its device and whether memory can be pinned, V2 its request states."""
         _check_loaded_once(vllm_config)
         v1 = is_pin_memory is not None
-        device = torch.device(place if v1 else place.device)
+        device = torch.device(device_or_states if v1 else device_or_states.device)
         check_engine(vllm_config, device, v1)
         allow_pinning(bool(is_pin_memory) if v1 else v2_pins_memory())
-        slots = vllm_config.scheduler_config.max_num_seqs if v1 else place.max_num_reqs
+        slots = vllm_config.scheduler_config.max_num_seqs if v1 else device_or_states.max_num_reqs
         special = () if server_settings().penalise_special_tokens else special_tokens_of(vllm_config.model_config)
         settings = RequestSettings(server_settings(), special, slots, device)
         counted = counted_slots(vllm_config.parallel_config, slots, v1)
@@ -68,8 +68,8 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
             self._loops = BatchReader(self._state) if counts_loops else None
         else:
             drafts = getattr(vllm_config.speculative_config, "num_speculative_tokens", 0)
-            self._state = SlotState(settings, place, drafts, policies)
-            self._loops = SlotReader(place, drafts, counted) if counts_loops else None
+            self._state = SlotState(settings, device_or_states, drafts, policies)
+            self._loops = SlotReader(device_or_states, drafts, counted) if counts_loops else None
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:

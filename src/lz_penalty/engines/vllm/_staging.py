@@ -16,19 +16,19 @@ _DEPTH = 4
 
 
 class Staging:
-    """Columns int32 `[fields, rows]` in a few places of host memory, used in turn: a ring buffer.
+    """Columns int32 `[fields, rows]` in a few buffers of host memory, used in turn.
 
-    A place is rewritten only after the device has read it. In a quiet step every request has a token that was sampled
-    after the previous step, so the device has read everything, and the driver, whose calls cost the most here, need not be
-    asked. Other steps record events.
+    A buffer is rewritten only after the device has read it. C takes the tokens of a step only if every request has one that
+    was sampled after the previous step. So the device has read everything, and the driver, whose calls cost the most here,
+    need not be asked. Other steps record events.
 
     Args:
         columns: their first values.
         device: where they are read.
 
     Attributes:
-        places: all places, `[places, fields, rows]`.
-        turn: int32 `[2]`: the number of the current place; whether there was a quiet step, which goes to the next by itself.
+        buffers: all buffers, `[buffers, fields, rows]`.
+        turn: int32 `[2]`: the number of the current buffer; whether C has gone to another since the last `advance`.
         is_read_in_place: whether the device reads the host's memory; if not, `publish` must be called.
     """
 
@@ -37,22 +37,22 @@ class Staging:
         self.is_read_in_place = _reads_host_memory(device)
         self.turn = np.zeros(2, np.int32)
         self._memory = torch.zeros((_DEPTH, *columns.shape), dtype=torch.int32, pin_memory=pinned)
-        self.places = self._memory.numpy()
-        self.places[0] = columns
+        self.buffers = self._memory.numpy()
+        self.buffers[0] = columns
         self._events = [torch.cuda.Event() for _ in range(_DEPTH)] if pinned else []
         self._copy = None if self.is_read_in_place else self._memory[0].to(device, copy=True)
-        self._recorded: set[int] = set()  # places that may not have been read; their events tell
+        self._recorded: set[int] = set()  # buffers that may not have been read; their events tell
 
     @property
     def current(self) -> np.ndarray:
-        """The columns of the current place."""
-        return self.places[self.turn[0]]
+        """The columns of the current buffer."""
+        return self.buffers[self.turn[0]]
 
     def fields(self, rows: int) -> list[list[torch.Tensor]]:
-        """Return the fields `[rows]` of each place, as the device reads them."""
+        """Return the fields `[rows]` of each buffer, as the device reads them."""
         if self._copy is not None:
             return [list(self._copy[:, :rows])] * _DEPTH
-        return [list(place[:, :rows]) for place in self._memory]
+        return [list(buffer[:, :rows]) for buffer in self._memory]
 
     def publish(self) -> None:
         """Let the device read the current columns. If it cannot read host memory, wait for a copy."""
@@ -60,18 +60,18 @@ class Staging:
             self._copy.copy_(self._memory[self.turn[0]])
 
     def advance(self) -> np.ndarray:
-        """Go to the next place, wait until the device has read it, and return a copy of the columns there, to be changed."""
-        turn, quiet = self.turn.tolist()
+        """Go to the next buffer, wait until the device has read it, and return a copy of the columns there, to be changed."""
+        turn, went_in_c = self.turn.tolist()
         following = (turn + 1) % _DEPTH
         if self._events:
-            if quiet:
+            if went_in_c:
                 self._recorded.clear()
             self._events[turn].record()
             self._recorded.add(turn)
             if following in self._recorded:
                 self._events[following].synchronize()
                 self._recorded.discard(following)
-        self.places[following] = self.places[turn]
+        self.buffers[following] = self.buffers[turn]
         self.turn[:] = following, 0
         return self.current
 

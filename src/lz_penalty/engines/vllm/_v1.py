@@ -10,21 +10,27 @@ One decoding step, from the class that vLLM loads to the kernel:
     vLLM calls LZPenaltyLogitsProcessor.apply(logits)                       _processor.py
       -> BatchState.apply(logits)                                           here
 
-    Without a policy, and if the batch is the same as in the step before ("quiet"), C does everything in one call:
-      -> launch(logits, stream)                                             _c_step.py, output_lists.c
+    In Python -> _apply(logits)
+           _take_in_c or _take_in_python   take the new tokens into the columns; the latter also loads histories
+           _read_policies                  with a policy only: each Generation reads its token; other section, other row
+           penalise(...)                   lz_penalty.ops.prepare_lz_penalty -> kernels.triton
+           _after_penalty                  with a policy only: shadow mode is compared and undone, tokens are forced
+           _let_c_launch                   without a policy: from the next step on, C may do it
+
+    In C -> launch(logits, stream)                                          _c_step.py, output_lists.c
            reads the newest token of vLLM's live output lists into the columns,
            launches the kernel `find` on a side stream: it stores the token in the history and finds the penalties,
              while the model still runs,
            launches the kernel `lower` after the model: it lowers the logits.
 
-    Otherwise -> _apply(logits)
-           _quiet_step or _other_step    take the new tokens into the columns, and load new histories
-           _follow                       with a policy only: each Generation reads its token; other section, other row
-           penalise(...)                 lz_penalty.ops.prepare_lz_penalty -> kernels.triton: one kernel for both parts
-           _after_penalty                with a policy only: shadow mode is compared and undone, tokens are forced
-           _launch_ahead                 without a policy: from the next step on, C does it
+When requests come, go or move, vLLM calls `update_state` first, and the op is prepared again. The steps after that
+on a GPU, with who launches which kernels:
 
-When requests come, go or move, vLLM calls `update_state` first, and the op is prepared again.
+    step 1            Python   `row_kernel` does both parts in one launch
+    step 2            Python   `find` and `lower`
+    step 3 and later  C        `find` and `lower`; a step in which an output has not gained exactly one token is in Python
+    with a policy     Python   `row_kernel` in every step
+    a window > 2048   Python   `store`, `gather` and `write` in every step
 """
 
 from __future__ import annotations
@@ -78,7 +84,7 @@ class BatchState:
         max_model_len: the longest context.
         device: where the logits are.
         policies: of the engine.
-        in_c: whether C does the quiet steps.
+        in_c: whether C takes the new tokens and, without a policy, launches the kernels.
     """
 
     def __init__(
@@ -110,10 +116,12 @@ class BatchState:
         self._outputs: list[list[int]] = []
         self._generations: list[tuple[int, list[int], Generation]] = []  # row and output of requests with a policy
         # What follows is made again when the batch has changed.
-        self._penalise: Callable[..., Any] | None = None
+        self._penalise: Callable[..., Any] | None = (
+            None  # `None`: no step since `update`, which has advanced the staging
+        )
         self._sent = torch.zeros(0)  # the table on the device
         self._reader: NewestReader | None = None
-        self._launch: Callable[[int, int], int] | None = None  # all of a quiet step, where C can do it
+        self._launch: Callable[[int, int], int] | None = None  # a whole step in C
         self._stream: Callable[[], int] = int
         self._fields: list[list[torch.Tensor]] = []
         self._warm_up()
@@ -143,8 +151,8 @@ class BatchState:
         self._fields = self._staging.fields(self._batch_size)
         self._reader = None
         if self._in_c:
-            places, turn = self._staging.places, self._staging.turn
-            self._reader = newest_reader(self._outputs, self._rows, self._seen, self._capacity, places, turn)
+            buffers, turn = self._staging.buffers, self._staging.turn
+            self._reader = newest_reader(self._outputs, self._rows, self._seen, self._capacity, buffers, turn)
         self._penalise = self._launch = None
         self._generations = [
             (row, one.output, one.generation)
@@ -200,12 +208,12 @@ class BatchState:
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         """Penalise the logits of the batch in place."""
         launch = self._launch
-        if launch is None or logits.shape[0] != self._batch_size or not launch(logits.data_ptr(), self._stream()) > 0:
+        if launch is None or logits.shape[0] != self._batch_size or launch(logits.data_ptr(), self._stream()) <= 0:
             self._apply(logits)
         return logits
 
     def _apply(self, logits: torch.Tensor) -> None:
-        """Do a step in Python: one that is not quiet, or has a policy, or where C cannot do it."""
+        """Do a step that C does not do: see the list at the top."""
         if not self._outputs:
             self._policies.collect()
             return
@@ -214,40 +222,43 @@ class BatchState:
                 f"vLLM's V1 runner gave {logits.size(0)} rows of logits for {self._batch_size} requests: the LZ penalty "
                 "cannot tell which row is whose. Speculative decoding needs the V2 runner."
             )
-        if not self._quiet_step():
-            self._other_step()
+        if not self._take_in_c():
+            self._take_in_python()
         if self._generations:
-            self._follow()
+            self._read_policies()
             self._shadow.save(logits)
         self._staging.publish()
         slots, lengths, newest = self._fields[self._staging.turn[0]]
         given = (logits, self._history, lengths, None, slots, None, None, newest)
         if self._penalise is None:
-            # Policies must see the tokens first, and a copy to the device is ordered on the main stream only.
-            ahead = self._reader is not None and not self._generations and self._staging.is_read_in_place
+            ahead = (
+                self._reader is not None  # C can read the tokens
+                and not self._generations  # a policy reads them on the host before the penalty
+                and self._staging.is_read_in_place  # a copy of the columns would not be ordered before a side stream
+            )
             self._penalise = prepare_lz_penalty(*given, config=self._pack(), ahead=ahead)
         self._penalise(*given)
         if self._generations:
             self._after_penalty(logits)
         elif self._launch is None:
-            self._launch_ahead()
+            self._let_c_launch()
 
-    def _quiet_step(self) -> bool:
-        """Take the new tokens if the batch is the same and every output has gained one; return whether that is so."""
+    def _take_in_c(self) -> bool:
+        """Let C take the new tokens if the batch is the same and every output has gained one; return whether that is so."""
         taken = 0 if self._penalise is None or self._reader is None else self._reader.take()
         if taken < 0:
             raise placeholder()
         return taken == 1
 
-    def _launch_ahead(self) -> None:
-        """Let C do the quiet steps from now on, if the op can be launched from there."""
+    def _let_c_launch(self) -> None:
+        """Let C do the next steps, if it can launch the op."""
         ahead = getattr(self._penalise, "ahead", None)
         if ahead is not None and self._reader is not None:
             self._launch, self._stream = self._reader.launching(ahead), ahead.stream
 
-    def _other_step(self) -> None:
+    def _take_in_python(self) -> None:
         """Take what the outputs have gained: one token each, or none while a request is prefilled."""
-        if self._penalise is not None:
+        if self._penalise is not None:  # else `update` has just advanced
             self._columns = self._staging.advance()
         if self._unloaded:
             self._load(
@@ -269,7 +280,7 @@ class BatchState:
 
     # ------------------------------------------------------------ requests with a policy
 
-    def _follow(self) -> None:
+    def _read_policies(self) -> None:
         """Let every generation read its new token, and send the settings rows of those that come to another section."""
         self._policies.collect()
         changed = False
