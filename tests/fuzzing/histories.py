@@ -44,7 +44,7 @@ def _vllm() -> Callable[[random.Random, int], Trial]:
     # Each history begins with a new processor: what takes long at its start, and is the same each time, is left out.
     mock.patch.object(processor, "_check_loaded_once", _always(None)).start()
     mock.patch.object(processor, "special_tokens_of", _always(special)).start()
-    mock.patch.object(processor, "Policies", _once(processor.Policies)).start()
+    mock.patch.object(processor, "GenerationRegistry", _once(processor.GenerationRegistry)).start()
     mock.patch.object(RequestSettings, "warm_up", _always(None)).start()
     mock.patch.object(RequestSettings, "longest_reach", REACH).start()
 

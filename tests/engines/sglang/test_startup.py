@@ -22,7 +22,7 @@ from lz_penalty import LZPenaltyError
 from lz_penalty.engines.sglang import _hooks as hooks
 from lz_penalty.engines.sglang import plugin
 from lz_penalty.engines.sglang._checks import settings_of
-from lz_penalty.engines.sglang._ending import generation_of
+from lz_penalty.engines.sglang._following import generation_of
 from lz_penalty.policy import Ladder, Policy, RequestPolicy, Sections, settings_from_request
 from tests.engines.sglang.engines import EngineFailed, as_tasks, generate, serve
 from tests.support import ROOT
@@ -119,7 +119,7 @@ def test_any_error_ends_the_start(fresh_registry, monkeypatch, error):
 
 
 def test_a_module_of_ours_that_cannot_be_imported(fresh_registry, monkeypatch):
-    for name in ("_hooks", "_checks", "_history", "_ending"):
+    for name in ("_hooks", "_checks", "_history", "_following"):
         with monkeypatch.context() as changed:
             for loaded in ("_hooks", name):
                 changed.delitem(sys.modules, f"lz_penalty.engines.sglang.{loaded}", raising=False)

@@ -18,7 +18,7 @@ class SpyingProcessor(LZPenaltyLogitsProcessor):
         super().__init__(vllm_config, device, is_pin_memory)
         self.truth = Truth(tokenizer_of(vllm_config.model_config), special_tokens_of(vllm_config.model_config))
         self.rows = {}
-        self.shared = vllm_config.parallel_config.distributed_executor_backend == "uni"
+        self.is_schedulers = vllm_config.parallel_config.distributed_executor_backend == "uni"
 
     def update_state(self, batch_update):
         process_dict_updates(self.rows, batch_update, lambda *given: given)
@@ -29,7 +29,7 @@ class SpyingProcessor(LZPenaltyLogitsProcessor):
         after = super().apply(logits)
         for row, (params, prompt, output) in self.rows.items():
             asked = server_settings().settings_of(params.extra_args)
-            self.truth.early = int(Ending(params, self.shared, None).by_run)
+            self.truth.early = int(Ending(params, self.is_schedulers, None).by_run)
             end = int(after[row].argmax())  # which token that is, is checked outside
             self.truth.check_row(before[row], after[row], list(prompt), list(output), asked, end)
             if asked is None:

@@ -14,7 +14,7 @@ from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
 from lz_penalty.engines.vllm import _startup as startup
 from lz_penalty.engines.vllm._counting import EVERY, SlotReader
-from lz_penalty.engines.vllm._policies import Policies
+from lz_penalty.engines.vllm._generations import GenerationRegistry
 from lz_penalty.policy import counters
 from tests.engines.vllm.test_contract import vllm_config  # noqa: F401
 
@@ -63,12 +63,12 @@ def test_policies_of_all_ranks(vllm_config, monkeypatch):  # noqa: F811
     params = SamplingParams(max_tokens=90, extra_args={"lz_stop_copies": 6})
     settings = RequestSettings(ServerSettings(), (), SLOTS, torch.device("cpu"))
     for rank in range(RANKS):
-        policies = Policies(vllm_config, slots_of(rank, monkeypatch))
+        registry = GenerationRegistry(vllm_config, slots_of(rank, monkeypatch))
         for slot in range(SLOTS):
-            generation = policies.follow(settings.read(params.extra_args, slot), params, [1, 2], slot)
+            generation = registry.start(settings.read(params.extra_args, slot), params, [1, 2], slot)
             generation.read([9, 8, 7, 1])
             generation.read([9, 8, 7, 1, *[4, 5, 6] * 6])
-            policies.leave(slot, generation)
+            registry.leave(slot, generation)
     assert counters.totals()["lz_stopped"] - before["lz_stopped"] == SLOTS
 
 

@@ -18,7 +18,7 @@ from lz_penalty.engines.vllm import _ending as ending
 from lz_penalty.engines.vllm import _processor as processor
 from lz_penalty.engines.vllm import _v1 as batch_state
 from lz_penalty.engines.vllm._ending import Ending
-from lz_penalty.engines.vllm._policies import Policies
+from lz_penalty.engines.vllm._generations import GenerationRegistry
 from lz_penalty.policy import SECTIONS, Policy, RequestPolicy, counters
 from tests.engines.vllm.batches import VOCAB, Simulation
 from tests.engines.vllm.test_contract import vllm_config  # noqa: F401
@@ -196,12 +196,12 @@ def note_calls(monkeypatch, owner, name, calls):
 @pytest.fixture
 def in_one_process(vllm_config):  # noqa: F811
     """Follows a request where worker and scheduler share its parameters."""
-    policies = Policies(vllm_config, counted=range(0))
-    policies.shares_params = True
+    registry = GenerationRegistry(vllm_config, counted=range(0))
+    registry.shares_params = True
 
     def follow(params):
         settings = RequestSettings(ServerSettings(), (), 1, torch.device("cpu")).read(params.extra_args, 0)
-        return policies.follow(settings, params, [1, 2, 3], 0)
+        return registry.start(settings, params, [1, 2, 3], 0)
 
     return follow
 
@@ -258,10 +258,10 @@ def test_shared_parameters_are_left_alone(in_one_process, monkeypatch):
 
 def test_tokens_that_the_model_does_not_know(vllm_config, tokenizer, monkeypatch):  # noqa: F811
     """A tokenizer may write an end-of-thinking marker with one, a request may name one as its stop token."""
-    assert Policies(vllm_config, counted=range(0)).reading.closers
+    assert GenerationRegistry(vllm_config, counted=range(0)).reading.closers
     (close,) = tokenizer("</think>").input_ids
     monkeypatch.setattr(type(vllm_config.model_config), "get_vocab_size", lambda self: close)
-    assert not Policies(vllm_config, counted=range(0)).reading.closers
+    assert not GenerationRegistry(vllm_config, counted=range(0)).reading.closers
     logits = torch.randn(2, VOCAB)
     for token in (VOCAB, 10**9, -1):
         for masks in ("obeyed", "overridden", "to come"):

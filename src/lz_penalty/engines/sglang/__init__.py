@@ -5,7 +5,7 @@
     _checks.py     which requests can be penalised, and which are refused
     _history.py    the tokens of penalised requests on the device, and a step
     _policies.py   what a step does for requests with a policy
-    _ending.py     reads the output of a request on the host, ends it for the ladder, and counts it
+    _following.py  reads the output of a request on the host, ends it for the ladder, and counts it
 
 Importing this package imports neither SGLang nor torch.
 """

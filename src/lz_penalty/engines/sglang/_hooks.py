@@ -4,7 +4,7 @@ SamplingParams.verify             a request arrives: bad settings become status 
 Scheduler._add_request_to_queue   a request reaches a scheduler: read its settings, once
 ForwardBatch.init_new             before a forward pass: prepare the step; with a policy, sample late (see `_sample_late`)
 ModelRunner.sample                after it: penalise
-Req.update_finish_state           only of requests with a policy, or where loops are counted: see `_ending.py`
+Req.update_finish_state           only of requests with a policy, or where loops are counted: see `_following.py`
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lz_penalty.engines._requests import RequestSettings
 from lz_penalty.engines._special_tokens import special_token_ids
 from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.sglang._checks import settings_of
-from lz_penalty.engines.sglang._ending import Follower, generation_of
+from lz_penalty.engines.sglang._following import Follower, generation_of
 from lz_penalty.engines.sglang._history import History, Penalised
 from lz_penalty.engines.sglang.plugin import errors_end_the_process
 from lz_penalty.errors import LZPenaltyError

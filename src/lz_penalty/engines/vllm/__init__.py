@@ -10,7 +10,7 @@ this package imports vLLM only when the class is asked for.
     _startup.py      what it checks and reads when vLLM starts
     _v1.py           a step of the V1 runner, with a walk from vLLM to the kernel; `_staging.py` and `_c_step.py` make it fast
     _v2.py           a step of the V2 runner; `_slot_texts.py` brings the newest tokens to the host where a policy needs them
-    _policies.py     requests with a policy; `_ending.py` is how vLLM ends one
+    _generations.py  starts and counts requests with a policy; `_ending.py` is how vLLM ends one
     _counting.py     loops in all other requests, if the server's settings ask for them
 """
 

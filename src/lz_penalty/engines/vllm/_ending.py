@@ -34,8 +34,8 @@ except ImportError:  # older releases end a request by tokens alone
 __all__ = ["Ending", "change_copies", "prepare_end"]
 
 _LOGGER = init_logger("vllm.lz_penalty")  # so that vLLM shows it
-LEAST_COPIES = 16  # of one token: the shortest run that the ladder counts
-SHARED = "_lz_shared"  # in `extra_args`: several requests have the same parameters
+ONE_TOKEN_COPIES = 16  # of a single token: the shortest run that the ladder counts
+OF_SEVERAL = "_lz_of_several"  # in `extra_args`: several requests have these parameters
 _CHANGES = "lz_penalty_changes_copies"  # attribute of the method that does
 PATIENCE = 8  # tokens within which vLLM must find a run: some are under way when it is told
 
@@ -79,13 +79,13 @@ def _prepare(params: Any, asked: RequestPolicy) -> None:
     if copies is None or asked.shadow:
         return
     if params.n > 1 and params.seed is None and not envs.VLLM_ENABLE_V1_MULTIPROCESSING:
-        params.extra_args = {**(params.extra_args or {}), SHARED: True}
+        params.extra_args = {**(params.extra_args or {}), OF_SEVERAL: True}
     stops = params.stop_token_ids or []
     if reserved is not None and params.structured_outputs is None:  # not every grammar lets it pass
         params.stop_token_ids = [*stops, *({reserved} - {*stops})]
     elif params.ignore_eos and not stops and _detection(params) is None:
         # vLLM finds a run that the ladder would stop too, or the row of EOS that the ladder forces.
-        _detect(params, 1, max(LEAST_COPIES, math.ceil(copies)))
+        _detect(params, 1, max(ONE_TOKEN_COPIES, math.ceil(copies)))
         if (
             not params.stop
         ):  # vLLM does not look before `min_tokens`; without stop strings nothing else ends the request
@@ -97,7 +97,7 @@ class Ending:
 
     Args:
         params: the request's sampling parameters.
-        shared: whether they are the scheduler's own.
+        is_schedulers: whether they are the scheduler's own object, which can then be changed.
         eos_token_id: of the model, `None` if it has none.
         logs: whether this process logs the end.
 
@@ -106,12 +106,12 @@ class Ending:
         early: how many tokens of the run the ending writes; see `Tracker`.
     """
 
-    def __init__(self, params: Any, shared: bool, eos_token_id: int | None, logs: bool = False) -> None:
+    def __init__(self, params: Any, is_schedulers: bool, eos_token_id: int | None, logs: bool = False) -> None:
         self._params = params
         self._eos_token_id = eos_token_id
         self._logs = logs
-        alone = SHARED not in (params.extra_args or {})
-        self.by_run = shared and alone and RepetitionDetectionParams is not None
+        alone = OF_SEVERAL not in (params.extra_args or {})
+        self.by_run = is_schedulers and alone and RepetitionDetectionParams is not None
         self.early = int(self.by_run)
 
     def token(self, run: Repetition, length: int) -> int | None:

@@ -15,7 +15,7 @@ from lz_penalty.engines._requests import RequestSettings
 from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.vllm._counting import BatchReader, SlotReader
 from lz_penalty.engines.vllm._ending import change_copies, prepare_end
-from lz_penalty.engines.vllm._policies import Policies
+from lz_penalty.engines.vllm._generations import GenerationRegistry
 from lz_penalty.engines.vllm._startup import (
     NAME,
     all_read_in_c,
@@ -58,17 +58,17 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
         settings = RequestSettings(server_settings(), special, slots, device)
         counted = counted_slots(vllm_config.parallel_config, slots, v1)
         counts_loops = server_settings().count_loops and counted
-        policies = Policies(vllm_config, counted)
+        registry = GenerationRegistry(vllm_config, counted)
         self._state: Any
         self._loops: Any = None
         if v1:
             in_c = all_read_in_c(vllm_config.parallel_config.tensor_parallel_size, device)
             longest = vllm_config.model_config.max_model_len
-            self._state = BatchState(settings, slots, longest, device, policies, in_c)
+            self._state = BatchState(settings, slots, longest, device, registry, in_c)
             self._loops = BatchReader(self._state) if counts_loops else None
         else:
             drafts = getattr(vllm_config.speculative_config, "num_speculative_tokens", 0)
-            self._state = SlotState(settings, device_or_states, drafts, policies)
+            self._state = SlotState(settings, device_or_states, drafts, registry)
             self._loops = SlotReader(device_or_states, drafts, counted) if counts_loops else None
 
     @classmethod

@@ -12,7 +12,7 @@ One decoding step, from the class that vLLM loads to the kernel:
 
     In Python -> _apply(logits)
            _take_in_c or _take_in_python   take the new tokens into the columns; the latter also loads histories
-           _read_policies                  with a policy only: each Generation reads its token; other section, other row
+           _read_tokens                    with a policy only: each Generation reads its token; other section, other row
            penalise(...)                   lz_penalty.ops.prepare_lz_penalty -> kernels.triton
            _after_penalty                  with a policy only: shadow mode is compared and undone, tokens are forced
            _let_c_launch                   without a policy: from the next step on, C may do it
@@ -49,7 +49,7 @@ from lz_penalty.engines._device import Shadow, force_, padded, send, store
 from lz_penalty.engines._generation import Generation
 from lz_penalty.engines._requests import RequestSettings, Settings
 from lz_penalty.engines.vllm._c_step import LENGTH, NEWEST, SLOT, NewestReader, newest_reader
-from lz_penalty.engines.vllm._policies import Policies
+from lz_penalty.engines.vllm._generations import GenerationRegistry
 from lz_penalty.engines.vllm._staging import Staging
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.ops import prepare_lz_penalty
@@ -83,7 +83,7 @@ class BatchState:
         rows: the largest batch.
         max_model_len: the longest context.
         device: where the logits are.
-        policies: of the engine.
+        registry: starts and counts the generations of the engine.
         in_c: whether C takes the new tokens and, without a policy, launches the kernels.
     """
 
@@ -93,11 +93,11 @@ class BatchState:
         rows: int,
         max_model_len: int,
         device: torch.device,
-        policies: Policies,
+        registry: GenerationRegistry,
         in_c: bool,
     ) -> None:
         self._settings = settings
-        self._policies = policies
+        self._registry = registry
         self._in_c = in_c
         self._shadow = Shadow(device)
         self._shadowed: list[Generation] = []  # of the rows in shadow mode
@@ -161,14 +161,14 @@ class BatchState:
         ]
         self._shadowed = [generation for _, _, generation in self._generations if generation.shadow]
         self._shadow.choose([row for row, _, generation in self._generations if generation.shadow])
-        self._policies.collect()
+        self._registry.collect()
 
     def _add(self, row: int, params: Any, prompt: list[int], output: list[int]) -> None:
         slot = self._free_slots[-1]
         settings = self._settings.read(params.extra_args, slot)
         if settings is not None:
             self._free_slots.pop()
-            generation = self._policies.follow(settings, params, prompt, slot) if settings.asked else None
+            generation = self._registry.start(settings, params, prompt, slot) if settings.asked else None
             self._requests[row] = Request(slot, settings, prompt, output, generation)
             self._columns[SLOT, row] = slot
             self._table[row] = generation.line if generation else settings.line
@@ -178,7 +178,7 @@ class BatchState:
         request = self._requests[row]
         if request is not None:
             if request.generation is not None:
-                self._policies.leave(request.slot, request.generation)
+                self._registry.leave(request.slot, request.generation)
             self._free_slots.append(request.slot)
             self._unloaded.discard(request.slot)
             self._requests[row] = None
@@ -215,7 +215,7 @@ class BatchState:
     def _apply(self, logits: torch.Tensor) -> None:
         """Do a step that C does not do: see the list at the top."""
         if not self._outputs:
-            self._policies.collect()
+            self._registry.collect()
             return
         if logits.size(0) != self._batch_size:
             raise LZPenaltyError(
@@ -225,7 +225,7 @@ class BatchState:
         if not self._take_in_c():
             self._take_in_python()
         if self._generations:
-            self._read_policies()
+            self._read_tokens()
             self._shadow.save(logits)
         self._staging.publish()
         slots, lengths, newest = self._fields[self._staging.turn[0]]
@@ -280,9 +280,9 @@ class BatchState:
 
     # ------------------------------------------------------------ requests with a policy
 
-    def _read_policies(self) -> None:
+    def _read_tokens(self) -> None:
         """Let every generation read its new token, and send the settings rows of those that come to another section."""
-        self._policies.collect()
+        self._registry.collect()
         changed = False
         for row, output, generation in self._generations:
             if generation.read(output) and not np.array_equal(generation.line, self._table[row]):

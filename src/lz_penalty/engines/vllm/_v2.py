@@ -19,7 +19,7 @@ from lz_penalty import _packing as col
 from lz_penalty.engines._device import Shadow, force_, send
 from lz_penalty.engines._generation import Generation
 from lz_penalty.engines._requests import RequestSettings
-from lz_penalty.engines.vllm._policies import Policies
+from lz_penalty.engines.vllm._generations import GenerationRegistry
 from lz_penalty.engines.vllm._slot_texts import SlotTexts
 from lz_penalty.ops import prepare_lz_penalty
 
@@ -51,12 +51,12 @@ class SlotState:
         settings: reads the settings of requests.
         states: vLLM's request states, read only.
         drafts: the most draft tokens that a request can have in a step.
-        policies: of the engine.
+        registry: starts and counts the generations of the engine.
     """
 
-    def __init__(self, settings: RequestSettings, states: Any, drafts: int, policies: Policies) -> None:
+    def __init__(self, settings: RequestSettings, states: Any, drafts: int, registry: GenerationRegistry) -> None:
         self._settings = settings
-        self._policies = policies
+        self._registry = registry
         self._generations: dict[int, Generation] = {}  # by slot
         self._has_policy = np.zeros(states.max_num_reqs, dtype=bool)
         self._absent: set[int] = set()  # slots with a policy whose request may have left: vLLM does not say so
@@ -85,7 +85,7 @@ class SlotState:
     def add_request(self, slot: int, params: Any) -> bool:
         """Note the settings of the request that takes this slot; return whether it is penalised."""
         if slot in self._generations:
-            self._policies.leave(slot, self._generations.pop(slot))
+            self._registry.leave(slot, self._generations.pop(slot))
             self._absent.discard(slot)
             self._texts.took(slot)
         settings = self._settings.read(params.extra_args, slot)
@@ -97,7 +97,7 @@ class SlotState:
             self._table[slot] = settings.line
             self._skips_prompt[slot] = not settings.include_prompt
             if settings.asked is not None:
-                self._generations[slot] = self._policies.follow(settings, params, (), slot)
+                self._generations[slot] = self._registry.start(settings, params, (), slot)
                 self._texts.took(slot)
                 self._idle = 0
         elif was:
@@ -109,7 +109,7 @@ class SlotState:
     def before_step(self) -> None:
         """Send the settings of all slots, if any have changed, and ask for the texts that policies must see."""
         self._send_settings()
-        self._policies.collect()
+        self._registry.collect()
         if self._generations and self._idle < MOST_IDLE:
             self._texts.ask()
 
@@ -250,7 +250,7 @@ class SlotState:
         """Count the requests that are not in the step. They may have left, or come back."""
         absent = self._generations.keys() - set(present)
         for slot in absent - self._absent:
-            self._policies.leave(slot, self._generations[slot])
+            self._registry.leave(slot, self._generations[slot])
         self._absent = absent
 
     def _draft_tokens(self, ctx: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""The generations of an engine: requests with a policy, each with its `Ending`, and what they add to the counters."""
+"""Starts the generation of every request with a policy, with its `Ending`, and counts it when the request has left."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from lz_penalty.engines.vllm._ending import Ending
 from lz_penalty.engines.vllm._startup import reading_of_model, tokenizer_of
 from lz_penalty.policy import counters
 
-__all__ = ["Policies"]
+__all__ = ["GenerationRegistry"]
 
 _LOGGER = init_logger("vllm.lz_penalty")  # so that vLLM shows it
 
 
-class Policies:
+class GenerationRegistry:
     """Makes the generation of every request with a policy, and counts it when the request has left.
 
     Args:
@@ -40,7 +40,7 @@ class Policies:
         if counted:
             counters.register()
 
-    def follow(self, settings: Settings, params: Any, prompt: Sequence[int], slot: int) -> Generation:
+    def start(self, settings: Settings, params: Any, prompt: Sequence[int], slot: int) -> Generation:
         """Return the generation of the request that takes this slot."""
         assert settings.asked is not None
         ending = Ending(params, self.shares_params, self._eos_token_id, logs=slot in self._counted)
