@@ -33,7 +33,7 @@ class Simulation:
         self.asked = settings_from_request(self.rng.choice(FIELDS))
         self.prompt, self.output = self.some(), []
         self.flags = []  # of every token: `None` where no step was noted
-        self.generation = Generation(self.reading, self.asked, self.prompt, lines=LINES)
+        self.generation = Generation(self.reading, self.asked, self.prompt, settings_rows=LINES)
         self.pending = None
 
     def some(self):
@@ -65,7 +65,7 @@ class Simulation:
         generation, tracker = self.generation, self.recomputed()
         assert generation.length == len(self.output)
         assert generation.section == tracker.section
-        assert np.array_equal(generation.line, LINES[tracker.section])
+        assert np.array_equal(generation.settings_row, LINES[tracker.section])
         assert (generation.forced, generation.stopped) == (tracker.forced, tracker.stopped)
         assert generation.ended_thinking == tracker.ended_thinking
         shadow = {}

@@ -9,7 +9,7 @@ import torch
 from transformers import GenerationConfig
 
 from lz_penalty import LZPenaltyConfig, LZPenaltyError, apply_lz_penalty_, pack_configs
-from lz_penalty.engines._requests import RequestSettings
+from lz_penalty.engines._requests import SettingsReader
 from lz_penalty.engines._special_tokens import MAX_SPECIAL, special_token_ids
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor, LZPolicyLogitsProcessor
@@ -128,11 +128,11 @@ def test_continuous_batching(many, fields):
 
 def test_slots_of_vllm_and_sglang(many):
     special = special_token_ids(many, GENERATION)
-    settings = RequestSettings(ServerSettings(), special, 2, torch.device("cpu"))
+    settings = SettingsReader(ServerSettings(), special, 2, torch.device("cpu"))
     fields = CONFIG.to_request() | {"lz_window_size": 8_192}
     read = settings.read(fields, 1)
     logits = torch.zeros(1, VOCAB)
-    apply_lz_penalty_(logits, torch.tensor([CONTEXT]), config=settings.pack(read.line[None]))
+    apply_lz_penalty_(logits, torch.tensor([CONTEXT]), config=settings.pack(read.settings_row[None]))
     assert_penalised(logits[0], {*OWN, *special})
 
 

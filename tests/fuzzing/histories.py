@@ -32,7 +32,7 @@ def _trial(make: Callable[[], Any], steps: int, about: str) -> Trial:
 
 def _vllm() -> Callable[[random.Random, int], Trial]:
     from lz_penalty.engines import _requests as request_settings
-    from lz_penalty.engines._requests import RequestSettings
+    from lz_penalty.engines._requests import SettingsReader
     from lz_penalty.engines.vllm import _processor as processor
     from lz_penalty.engines.vllm import _v1 as batch_state
     from lz_penalty.engines.vllm._startup import special_tokens_of
@@ -45,8 +45,8 @@ def _vllm() -> Callable[[random.Random, int], Trial]:
     mock.patch.object(processor, "_check_loaded_once", _always(None)).start()
     mock.patch.object(processor, "special_tokens_of", _always(special)).start()
     mock.patch.object(processor, "GenerationRegistry", _once(processor.GenerationRegistry)).start()
-    mock.patch.object(RequestSettings, "warm_up", _always(None)).start()
-    mock.patch.object(RequestSettings, "longest_reach", REACH).start()
+    mock.patch.object(SettingsReader, "warm_up", _always(None)).start()
+    mock.patch.object(SettingsReader, "longest_reach", REACH).start()
 
     def make(rng: random.Random, _: int) -> Trial:
         asynchronous, compiled, slack = rng.random() < 0.5, rng.random() < 0.7, rng.choice((1, 3, 20))

@@ -113,9 +113,9 @@ def _use(server: str) -> ServerSettings:
 def _reader(server: ServerSettings) -> Any:
     import torch
 
-    from lz_penalty.engines._requests import RequestSettings
+    from lz_penalty.engines._requests import SettingsReader
 
-    return RequestSettings(server, SPECIAL, 2, torch.device("cpu"))
+    return SettingsReader(server, SPECIAL, 2, torch.device("cpu"))
 
 
 def _lines_problem(reader: Any, settings: Any, want: Any) -> str | None:
@@ -128,14 +128,14 @@ def _lines_problem(reader: Any, settings: Any, want: Any) -> str | None:
         nothing = not isinstance(want, RequestPolicy) and not lines[:, [col.WINDOW, col.LOOP_WINDOW]].any()
         return None if nothing else f"no settings instead of {want}"
     exempt = [col.EXEMPT_BEGIN, col.EXEMPT_END]
-    for one, line, own in zip(settings.lines, lines, configs, strict=True):
+    for one, line, own in zip(settings.settings_rows, lines, configs, strict=True):
         if line.any():
             line[exempt] = one[exempt]
-            ids = reader.pack(settings.lines).exempt_ids[slice(*one[exempt])].tolist()
+            ids = reader.pack(settings.settings_rows).exempt_ids[slice(*one[exempt])].tolist()
             if ids != sorted({*SPECIAL, *own.exempt_token_ids}):
                 return f"other exempt ids than those of {own}: {ids[:20]}"
-    if not np.array_equal(settings.lines, lines):
-        return f"lines {settings.lines.tolist()} instead of {lines.tolist()}"
+    if not np.array_equal(settings.settings_rows, lines):
+        return f"lines {settings.settings_rows.tolist()} instead of {lines.tolist()}"
     if settings.asked != (want if isinstance(want, RequestPolicy) else None):
         return f"{settings.asked} instead of {want}"
     return None

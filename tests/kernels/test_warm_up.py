@@ -9,7 +9,7 @@ import torch
 
 from lz_penalty import LZPenaltyConfig, prepare_lz_penalty
 from lz_penalty.engines import _requests as request_settings
-from lz_penalty.engines._requests import RequestSettings
+from lz_penalty.engines._requests import SettingsReader
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.kernels import triton as triton_cuda
 from lz_penalty.policy import Policy, RequestPolicy
@@ -52,7 +52,7 @@ def with_drafts(rows, vocab=VOCAB):
 
 def run(prepare, arrays, settings, requests, ahead):
     """Run steps of these requests as an engine does."""
-    lines = np.stack([settings.read(request, slot).line for slot, request in enumerate(requests)])
+    lines = np.stack([settings.read(request, slot).settings_row for slot, request in enumerate(requests)])
     given = arrays(len(requests))
     penalise = prepare(*given, config=settings.pack(lines), ahead=ahead)
     for _ in range(3):
@@ -77,7 +77,7 @@ ALL_PAIRS = [(*arrays, requests) for arrays in ARRAYS for requests in REQUESTS]
 @pytest.mark.parametrize(("arrays", "ahead", "requests"), quick_or_deep(EACH_ONCE, ALL_PAIRS))
 def test_presets_find_their_kernels_compiled(on_triton, requests, arrays, ahead):
     server = ServerSettings(default=LZPenaltyConfig(window_size=600, exempt_token_ids=tuple(range(20, 40))))
-    settings = RequestSettings(server, SPECIAL, SLOTS, WHERE)
+    settings = SettingsReader(server, SPECIAL, SLOTS, WHERE)
     settings.warm_up(*arrays(1, vocab=1), ahead=ahead)
     compiled = set(triton_cuda._COMPILED)
     assert run(on_triton, arrays, settings, requests, ahead).any()
@@ -88,10 +88,10 @@ def test_sections_of_the_default_find_their_kernels_compiled(on_triton):
     """Some sections of the default have many exempt ids, some have few."""
     few, many = LZPenaltyConfig.guarded(), LZPenaltyConfig.guarded(exempt_token_ids=tuple(range(20, 60)))
     server = ServerSettings(default=RequestPolicy(policy=Policy(answer=few, thinking=many, table=None)))
-    settings = RequestSettings(server, SPECIAL, SLOTS, WHERE)
+    settings = SettingsReader(server, SPECIAL, SLOTS, WHERE)
     settings.warm_up(*with_newest(1, vocab=1))
     compiled = set(triton_cuda._COMPILED)
-    lines = settings.read({}, 0).lines
+    lines = settings.read({}, 0).settings_rows
     given = with_newest(1)
     penalise = on_triton(*given, config=settings.pack(lines, torch.as_tensor(lines[:1]).to(WHERE)))
     for _ in range(3):
@@ -100,7 +100,7 @@ def test_sections_of_the_default_find_their_kernels_compiled(on_triton):
 
 
 def test_other_sizes_are_compiled_when_they_come(on_triton):
-    settings = RequestSettings(ServerSettings(), SPECIAL, SLOTS, WHERE)
+    settings = SettingsReader(ServerSettings(), SPECIAL, SLOTS, WHERE)
     settings.warm_up(*with_newest(1, vocab=1))
     compiled = set(triton_cuda._COMPILED)
     run(on_triton, with_newest, settings, [{"lz_preset": "paper", "lz_window_size": 600}], ahead=False)
@@ -109,7 +109,7 @@ def test_other_sizes_are_compiled_when_they_come(on_triton):
 
 def test_what_the_caps_allow_is_compiled(on_triton):
     """The presets exceed these caps. Smaller settings use the kernels that were compiled."""
-    settings = RequestSettings(ServerSettings(max_window_size=100, max_loop_window=300), SPECIAL, SLOTS, WHERE)
+    settings = SettingsReader(ServerSettings(max_window_size=100, max_loop_window=300), SPECIAL, SLOTS, WHERE)
     settings.warm_up(*with_newest(1, vocab=1))
     compiled = set(triton_cuda._COMPILED)
     sizes = {"lz_window_size": 100, "lz_loop_window": 300}
@@ -127,13 +127,13 @@ def test_few_kernels_exist_whatever_requests_ask_for(on_triton, monkeypatch):
 
     monkeypatch.setattr(triton_cuda, "_Launch", Launch)
     server, long = ServerSettings(), torch.zeros((SLOTS, 20_000), dtype=torch.int32, device=WHERE)
-    settings = RequestSettings(server, SPECIAL, SLOTS, WHERE)
+    settings = SettingsReader(server, SPECIAL, SLOTS, WHERE)
     sizes = np.random.default_rng(1)
     for preset in ("paper", "guarded") * 200:
         window, buffer = int(2 ** sizes.uniform(0, 13)), int(2 ** sizes.uniform(2, 9))
         fields = {"lz_preset": preset, "lz_window_size": window, "lz_buffer_size": buffer}
         fields["lz_exempt_token_ids"] = list(range(100, 100 + int(2 ** sizes.uniform(0, 10))))
-        line = settings.read(fields, 0).line[None]
+        line = settings.read(fields, 0).settings_row[None]
         logits, _, *others = with_newest(1)
         on_triton(logits, long, *others, config=settings.pack(line), ahead=True)
     whole = {one for one in asked if one[0] in ("row_kernel", "gather_kernel")}

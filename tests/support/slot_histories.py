@@ -19,7 +19,7 @@ import torch
 
 from lz_penalty import LZPenaltyConfig, reference
 from lz_penalty.engines import _requests as request_settings
-from lz_penalty.engines._requests import RequestSettings
+from lz_penalty.engines._requests import SettingsReader
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.sglang._history import History, Penalised
 from lz_penalty.policy import settings_from_request
@@ -37,7 +37,7 @@ def small_slots(slack: int = 3, reach: int = REACH):
     """Histories outgrow their slots after a few tokens."""
     with (
         mock.patch.object(request_settings, "SLACK", slack),
-        mock.patch.object(RequestSettings, "longest_reach", reach),
+        mock.patch.object(SettingsReader, "longest_reach", reach),
     ):
         yield
 
@@ -74,11 +74,11 @@ class Sequence:
 class RandomGeneration(SimpleNamespace):
     """In place of `Generation`: its section and the token that is forced are random."""
 
-    prompt, section, forced, length, lines = (), 1, None, 0, None
+    prompt, section, forced, length, settings_rows = (), 1, None, 0, None
 
     @property
-    def line(self):
-        return self.lines[self.section]
+    def settings_row(self):
+        return self.settings_rows[self.section]
 
     def note(self, flags, index):
         self.would_differ = lambda: flags[index]
@@ -108,7 +108,7 @@ class Simulation:
         self.policies, self.vocab, self.longest_prompt, self.server = policies, vocab, prompt, server
         self.rng = random.Random(seed)
         self.random = torch.Generator().manual_seed(self.rng.getrandbits(63))
-        self.history = History(RequestSettings(server, SPECIAL, slots, DEVICE), slots, 10_000, DEVICE)
+        self.history = History(SettingsReader(server, SPECIAL, slots, DEVICE), slots, 10_000, DEVICE)
         self.differed = 0
         self.running, self.retracted, self.free = [], [], list(range(1, slots))
         self.in_chunks = []

@@ -10,7 +10,7 @@ import copy
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -62,6 +62,18 @@ def count_loops(output: Sequence[int]) -> None:
     generation.count()
 
 
+class Ending(Protocol):
+    """How an engine ends a sequence by forcing tokens; see `lz_penalty.engines.vllm._ending.Ending`."""
+
+    early: int
+
+    @property
+    def overrides_masks(self) -> bool: ...
+    def token(self, run: Repetition, length: int) -> int | None: ...
+    def wait(self, run: Repetition, length: int) -> None: ...
+    def begin(self, run: Repetition, generation: Generation) -> None: ...
+
+
 class Generation:
     """One running sequence with a policy: its section, the token that must come next, when it ends, and what it counts.
 
@@ -69,11 +81,11 @@ class Generation:
         reading: of the model.
         asked: the policy, ladder and shadow mode of the request.
         prompt: its token ids.
-        lines: int32 `[5, 9]`, the settings row of each section, for engines that pack them.
-        ending: how the engine ends a sequence by forcing tokens, as vLLM's `Ending`; `None` if it ends one with `stopped`.
+        settings_rows: int32 `[5, 9]`, the settings row of each section, for engines that pack them.
+        ending: forces the tokens that end the sequence; `None` if the engine ends it when `stopped` is set.
 
     Attributes:
-        asked, prompt, lines: as given.
+        asked, prompt, settings_rows: as given.
         shadow: whether the penalty only counts and changes nothing.
         length: how many tokens of the output were read.
         forced: the token that must come next, `None` for any.
@@ -86,12 +98,12 @@ class Generation:
         asked: RequestPolicy,
         prompt: Sequence[int],
         *,
-        lines: np.ndarray | None = None,
-        ending: Any = None,
+        settings_rows: np.ndarray | None = None,
+        ending: Ending | None = None,
     ) -> None:
         self.asked = asked
         self.shadow = asked.shadow
-        self.lines = lines
+        self.settings_rows = settings_rows
         self._reading = reading
         self._ending = ending
         self._early = 0 if ending is None or asked.shadow else ending.early
@@ -158,10 +170,10 @@ class Generation:
         return self._tracker.section
 
     @property
-    def line(self) -> np.ndarray:
+    def settings_row(self) -> np.ndarray:
         """The settings row of the token to come."""
-        assert self.lines is not None
-        return self.lines[self._tracker.section]
+        assert self.settings_rows is not None
+        return self.settings_rows[self._tracker.section]
 
     @property
     def ended_thinking(self) -> Repetition | None:
@@ -171,7 +183,7 @@ class Generation:
     @property
     def overrides_masks(self) -> bool:
         """Whether the forced token must come even if it is masked."""
-        return self.stopped is not None and self._ending.overrides_masks
+        return self.stopped is not None and self._ending is not None and self._ending.overrides_masks
 
     def _next(self) -> int | None:
         """Return the token that must come next, `None` for any."""
@@ -192,12 +204,12 @@ class Generation:
     # ------------------------------------------------------------ drafts and beams
 
     def ahead(self, drafts: Sequence[int]) -> list[tuple[np.ndarray, int | None]]:
-        """Return `line` and `forced` now and after each of these tokens. None of the tokens is kept."""
-        found = [(self.line, self._next())]
+        """Return `settings_row` and `forced` now and after each of these tokens. None of the tokens is kept."""
+        found = [(self.settings_row, self._next())]
         for token in drafts:
             self.length += 1
             self._tracker.push(token)
-            found.append((self.line, self._next()))
+            found.append((self.settings_row, self._next()))
         self.length -= len(drafts)
         self._tracker.rewind(len(drafts))
         return found

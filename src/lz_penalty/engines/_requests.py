@@ -17,7 +17,7 @@ from lz_penalty.engines.server import ServerSettings
 from lz_penalty.ops import prepare_lz_penalty
 from lz_penalty.policy import SECTIONS, Policy, RequestPolicy
 
-__all__ = ["RequestSettings", "Settings", "reach_of"]
+__all__ = ["Settings", "SettingsReader", "reach_of"]
 
 SLACK = 2_048  # tokens between two reloads of a history that has outgrown its slot
 _SEGMENT = 2_048  # ids: special ones and a request's own
@@ -32,21 +32,21 @@ class Settings(NamedTuple):
     """The settings of one request.
 
     Attributes:
-        line: int32 `[9]`, its settings row; with a policy, that of an answer.
+        settings_row: int32 `[9]`, its settings row; with a policy, that of an answer.
         reach: how many trailing tokens can matter to it.
         include_prompt: whether these may be tokens of the prompt.
-        lines: int32 `[5, 9]`, the settings row in each of `SECTIONS`; zeros without a penalty.
+        settings_rows: int32 `[5, 9]`, the settings row in each of `SECTIONS`; zeros without a penalty.
         asked: the policy, ladder and shadow mode, `None` without any of them.
     """
 
-    line: np.ndarray
+    settings_row: np.ndarray
     reach: int
     include_prompt: bool
-    lines: np.ndarray
+    settings_rows: np.ndarray
     asked: RequestPolicy | None
 
 
-class RequestSettings:
+class SettingsReader:
     """Reads the settings of requests, and keeps the exempt ids of every slot on the device.
 
     Args:
@@ -81,11 +81,11 @@ class RequestSettings:
             settings, exempt = self._parse.__wrapped__(asked)
         if settings.asked is None and not settings.reach:  # neither codelengths nor escalation
             return None
-        lines = settings.lines.copy()
-        penalised = lines.any(axis=1)
+        settings_rows = settings.settings_rows.copy()
+        penalised = settings_rows.any(axis=1)
         ranges = self._ranges(exempt, (slot + 1) * self._segment)
-        lines[penalised, col.EXEMPT_BEGIN : col.EXEMPT_END + 1] = ranges[penalised]
-        return settings._replace(line=lines[_ANSWER], lines=lines)
+        settings_rows[penalised, col.EXEMPT_BEGIN : col.EXEMPT_END + 1] = ranges[penalised]
+        return settings._replace(settings_row=settings_rows[_ANSWER], settings_rows=settings_rows)
 
     def _ranges(self, exempt: _Exempt, begin: int) -> np.ndarray:
         """Return where the exempt ids of each section begin and end, `[5, 2]`, and write the request's own from `begin` on."""
@@ -130,10 +130,10 @@ class RequestSettings:
         for settings, exempt in (default, *presets):
             if settings.reach:
                 # Only the number of exempt ids matters.
-                settings.lines[:, col.EXEMPT_END] = [len(own.union(self._special)) for own in exempt]
-                likely.append(settings.lines)
-        for lines in [*likely, np.concatenate(likely)]:  # each alone, and all in one batch
-            packed = self.pack(lines, send(lines[:1], self._device))
+                settings.settings_rows[:, col.EXEMPT_END] = [len(own.union(self._special)) for own in exempt]
+                likely.append(settings.settings_rows)
+        for settings_rows in [*likely, np.concatenate(likely)]:  # each alone, and all in one batch
+            packed = self.pack(settings_rows, send(settings_rows[:1], self._device))
             penalise = prepare_lz_penalty(*given, config=packed, ahead=ahead)
             for _ in range(_CALLS):
                 penalise(*given)
@@ -164,10 +164,10 @@ def _parse(server: ServerSettings, asked: tuple[tuple[str, type, Any], ...]) -> 
         [config and replace(config, exempt_token_ids=(), include_prompt=True) for config in policy.configs]
     )
     settings = Settings(
-        line=packed.table[_ANSWER],
+        settings_row=packed.table[_ANSWER],
         reach=max(map(reach_of, configs), default=0),
         include_prompt=all(config.include_prompt for config in configs),
-        lines=packed.table,
+        settings_rows=packed.table,
         asked=found if isinstance(found, RequestPolicy) else None,
     )
     return settings, tuple(frozenset(config.exempt_token_ids if config else ()) for config in policy.configs)

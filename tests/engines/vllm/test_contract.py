@@ -30,7 +30,7 @@ def test_random_batches(vllm_config, monkeypatch, seed, asynchronous, compiled):
     if not compiled:
         monkeypatch.setattr(batch_state, "newest_reader", lambda *given: None)
     monkeypatch.setattr(settings_module, "SLACK", 3)  # so that histories outgrow their slots
-    monkeypatch.setattr(settings_module.RequestSettings, "longest_reach", REACH)
+    monkeypatch.setattr(settings_module.SettingsReader, "longest_reach", REACH)
     simulation = Simulation(vllm_config, seed, asynchronous)
     for _ in range(150):
         simulation.step()
@@ -42,7 +42,7 @@ def test_columns_that_are_copied(vllm_config, monkeypatch):
     monkeypatch.setattr(staging, "pins", lambda device: False)
     monkeypatch.setattr(batches, "nothing_waits", nullcontext)
     monkeypatch.setattr(settings_module, "SLACK", 3)
-    monkeypatch.setattr(settings_module.RequestSettings, "longest_reach", REACH)
+    monkeypatch.setattr(settings_module.SettingsReader, "longest_reach", REACH)
     aheads = []
     prepare = batch_state.prepare_lz_penalty
     monkeypatch.setattr(

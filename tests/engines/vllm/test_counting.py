@@ -9,11 +9,11 @@ from vllm import SamplingParams
 
 from lz_penalty.engines import _device
 from lz_penalty.engines._device import Later, send
-from lz_penalty.engines._requests import RequestSettings
+from lz_penalty.engines._requests import SettingsReader
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
 from lz_penalty.engines.vllm import _startup as startup
-from lz_penalty.engines.vllm._counting import EVERY, SlotReader
+from lz_penalty.engines.vllm._counting import EVERY, SlotLoops
 from lz_penalty.engines.vllm._generations import GenerationRegistry
 from lz_penalty.policy import counters
 from tests.engines.vllm.test_contract import vllm_config  # noqa: F401
@@ -48,7 +48,7 @@ def test_loops_of_all_ranks(monkeypatch, sees_all):
     )
     met = []
     for rank in range(RANKS):
-        reader = SlotReader(states, 0, slots_of(rank, monkeypatch))
+        reader = SlotLoops(states, 0, slots_of(rank, monkeypatch))
         seen = np.arange(SLOTS) if sees_all else np.arange(SLOTS)[np.arange(SLOTS) % RANKS == rank]
         ctx = SimpleNamespace(idx_mapping=torch.from_numpy(seen), idx_mapping_np=seen)
         for _ in range(2 * EVERY):
@@ -61,7 +61,7 @@ def test_loops_of_all_ranks(monkeypatch, sees_all):
 def test_policies_of_all_ranks(vllm_config, monkeypatch):  # noqa: F811
     before = counters.totals()
     params = SamplingParams(max_tokens=90, extra_args={"lz_stop_copies": 6})
-    settings = RequestSettings(ServerSettings(), (), SLOTS, torch.device("cpu"))
+    settings = SettingsReader(ServerSettings(), (), SLOTS, torch.device("cpu"))
     for rank in range(RANKS):
         registry = GenerationRegistry(vllm_config, slots_of(rank, monkeypatch))
         for slot in range(SLOTS):

@@ -11,7 +11,7 @@ from vllm.v1.worker.gpu_input_batch import CachedRequestState
 from lz_penalty import LZPenaltyConfig
 from lz_penalty.engines import _requests as settings_module
 from lz_penalty.engines._device import force_
-from lz_penalty.engines._requests import RequestSettings
+from lz_penalty.engines._requests import SettingsReader
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
 from lz_penalty.engines.vllm import _ending as ending
@@ -134,7 +134,7 @@ def test_random_batches(vllm_config, tokenizer, monkeypatch, seed, asynchronous,
     if not compiled:
         monkeypatch.setattr(batch_state, "newest_reader", lambda *given: None)
     monkeypatch.setattr(settings_module, "SLACK", 3)
-    monkeypatch.setattr(settings_module.RequestSettings, "longest_reach", 80)
+    monkeypatch.setattr(settings_module.SettingsReader, "longest_reach", 80)
     simulation = PolicySimulation(vllm_config, seed, asynchronous, tokenizer)
     before = counters.totals()
     for _ in range(300):
@@ -200,7 +200,7 @@ def in_one_process(vllm_config):  # noqa: F811
     registry.shares_params = True
 
     def follow(params):
-        settings = RequestSettings(ServerSettings(), (), 1, torch.device("cpu")).read(params.extra_args, 0)
+        settings = SettingsReader(ServerSettings(), (), 1, torch.device("cpu")).read(params.extra_args, 0)
         return registry.start(settings, params, [1, 2, 3], 0)
 
     return follow

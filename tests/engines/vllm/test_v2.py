@@ -7,7 +7,7 @@ import torch
 from vllm import SamplingParams
 
 from lz_penalty.detection import repetition_at_end
-from lz_penalty.engines._requests import RequestSettings
+from lz_penalty.engines._requests import SettingsReader
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.vllm._v2 import SlotState
 from lz_penalty.policy import settings_from_request
@@ -45,7 +45,7 @@ def test_special_tokens_are_exempt_after_a_sleep():
         all_token_ids=SimpleNamespace(gpu=token_ids),
         prompt_len=SimpleNamespace(gpu=prompt_lengths),
     )
-    settings = RequestSettings(ServerSettings(), (3,), 1, states.device)
+    settings = SettingsReader(ServerSettings(), (3,), 1, states.device)
     state = SlotState(settings, states, 0, SimpleNamespace(collect=lambda: None))
     settings._exempt.fill_(-1)
     state.add_request(0, SamplingParams(extra_args={"lz_preset": "paper"}))

@@ -24,7 +24,7 @@ from lz_penalty import _packing as col
 from lz_penalty._packing import PackedConfig
 from lz_penalty.engines._device import padded, send, store
 from lz_penalty.engines._generation import Generation
-from lz_penalty.engines._requests import RequestSettings, Settings
+from lz_penalty.engines._requests import Settings, SettingsReader
 from lz_penalty.engines.sglang._policies import PolicyRows
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.ops import prepare_lz_penalty
@@ -48,10 +48,10 @@ class Penalised:
     follower: Any = None
 
     @property
-    def line(self) -> np.ndarray:
+    def settings_row(self) -> np.ndarray:
         """The settings row of the token to come."""
         assert self.settings is not None
-        return self.settings.line if self.generation is None else self.generation.line
+        return self.settings.settings_row if self.generation is None else self.generation.settings_row
 
 
 @dataclass(eq=False)
@@ -86,7 +86,7 @@ class History:
         device: where the logits are.
     """
 
-    def __init__(self, settings: RequestSettings, slots: int, context_length: int, device: torch.device) -> None:
+    def __init__(self, settings: SettingsReader, slots: int, context_length: int, device: torch.device) -> None:
         self._settings = settings
         self._device = device
         self._capacity = settings.capacity(context_length)
@@ -106,7 +106,7 @@ class History:
                     0 if request.settings.include_prompt else prompt_length, len(tokens) - request.settings.reach
                 )
                 if request.generation is not None:
-                    request.generation.lines = request.settings.lines
+                    request.generation.settings_rows = request.settings.settings_rows
             request.base = begin
             contexts.append(tokens[begin:])
         self._last = None
@@ -131,7 +131,7 @@ class History:
         has_policy = False
         for row, request in enumerate(requests):
             if request is not None and request.settings is not None:
-                table[row], bases[row] = request.settings.line, request.base
+                table[row], bases[row] = request.settings.settings_row, request.base
                 has_policy |= request.generation is not None
         policies = PolicyRows(requests, self._settings, self._device) if has_policy else None
         packed = self._settings.pack(table) if policies is None else policies.packed

@@ -23,7 +23,7 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.utils import common
 
 from lz_penalty.engines._device import allow_pinning
-from lz_penalty.engines._requests import RequestSettings
+from lz_penalty.engines._requests import SettingsReader
 from lz_penalty.engines._special_tokens import special_token_ids
 from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.sglang._checks import settings_of
@@ -229,7 +229,7 @@ def _history(runner: Any) -> History:
         if not server_settings().penalise_special_tokens:
             model = runner.model_config
             special = special_token_ids(_process.tokenizer, model.hf_config, model.hf_generation_config)
-        settings = RequestSettings(server_settings(), special, slots, device)
+        settings = SettingsReader(server_settings(), special, slots, device)
         history = History(settings, slots, context_length, device)
         setattr(runner, _HISTORY, history)
         _LOGGER.info("histories for %d slots on %s", slots, device)

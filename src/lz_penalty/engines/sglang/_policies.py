@@ -10,7 +10,7 @@ import torch
 
 from lz_penalty import _packing as col
 from lz_penalty.engines._device import Shadow, force_, send
-from lz_penalty.engines._requests import RequestSettings
+from lz_penalty.engines._requests import SettingsReader
 
 __all__ = ["PolicyRows"]
 
@@ -29,7 +29,7 @@ class PolicyRows:
             section, so that the op stays prepared and always stores the newest tokens.
     """
 
-    def __init__(self, requests: Sequence[Any], settings: RequestSettings, device: torch.device) -> None:
+    def __init__(self, requests: Sequence[Any], settings: SettingsReader, device: torch.device) -> None:
         self.lengths = np.zeros(len(requests), dtype=np.int64)
         self._requests = requests
         self._device = device
@@ -42,17 +42,17 @@ class PolicyRows:
         self._shadowed = [generation for *_, generation in self._rows if generation.shadow]
         self._shadow = Shadow(device)
         self._shadow.choose([row for row, _, generation in self._rows if generation.shadow])
-        lines = self._lines()
-        self._table = send(lines, device)
-        largest = np.concatenate([lines, *[generation.lines for *_, generation in self._rows]])
+        settings_rows = self._settings_rows()
+        self._table = send(settings_rows, device)
+        largest = np.concatenate([settings_rows, *[generation.settings_rows for *_, generation in self._rows]])
         self.packed = settings.pack(largest, self._table)
 
-    def _lines(self) -> np.ndarray:
+    def _settings_rows(self) -> np.ndarray:
         """Return the settings row of every row."""
         table = np.zeros((len(self._requests), col.COLUMNS), dtype=np.int32)
         for row, request in enumerate(self._requests):
             if request is not None and request.settings is not None:
-                table[row] = request.line
+                table[row] = request.settings_row
         return table
 
     def before_penalty(self, logits: torch.Tensor) -> None:
@@ -64,7 +64,7 @@ class PolicyRows:
         sections = [generation.section for *_, generation in self._rows]
         if sections != self._sections:
             self._sections = sections
-            self._table.copy_(send(self._lines(), self._device))
+            self._table.copy_(send(self._settings_rows(), self._device))
         self._shadow.save(logits)
 
     def after_penalty(self, logits: torch.Tensor) -> None:

@@ -1,7 +1,8 @@
 """Counting loops in the outputs of penalised requests, where the server's settings ask for it (`count_loops`).
 
-Generations that look for loops count themselves; the readers here look at all other penalised requests. The worker counts,
-and the process with the metrics endpoint shows its counters if PROMETHEUS_MULTIPROC_DIR is set. The log has them in any case.
+Generations that look for loops count themselves; `BatchLoops` and `SlotLoops` look at all other penalised requests. The worker
+counts, and the process with the metrics endpoint shows its counters if PROMETHEUS_MULTIPROC_DIR is set. The log has them in
+any case.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from lz_penalty.engines._device import Later
 from lz_penalty.engines._generation import LOOPS_ONLY, NO_SECTIONS, Generation
 from lz_penalty.engines.vllm._slot_texts import newest_tokens
 
-__all__ = ["EVERY", "BatchReader", "LoopCounts", "SlotReader"]
+__all__ = ["EVERY", "BatchLoops", "LoopCounts", "SlotLoops"]
 
 _LOGGER = init_logger("vllm.lz_penalty")  # so that vLLM shows it
 EVERY = 32  # steps between two looks at the texts
@@ -70,8 +71,8 @@ class LoopCounts:
             _LOGGER.info("loops seen: %d, left again: %d", self.found["lz_loops_seen"], self.found["lz_loops_left"])
 
 
-class BatchReader:
-    """Reads the outputs of the V1 runner's batch, which are on the host."""
+class BatchLoops:
+    """Counts loops in the outputs of the V1 runner's batch, which are on the host."""
 
     def __init__(self, state: Any) -> None:
         self.counts = LoopCounts()
@@ -88,8 +89,8 @@ class BatchReader:
             self.counts.log()
 
 
-class SlotReader:
-    """Reads the outputs of the V2 runner, which are on the device: it asks for them, and looks `EVERY` steps later.
+class SlotLoops:
+    """Counts loops in the outputs of the V2 runner, which are on the device: asks for them, and looks `EVERY` steps later.
 
     Args:
         states: vLLM's request states, read only.

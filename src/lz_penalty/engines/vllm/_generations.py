@@ -44,7 +44,7 @@ class GenerationRegistry:
         """Return the generation of the request that takes this slot."""
         assert settings.asked is not None
         ending = Ending(params, self.shares_params, self._eos_token_id, logs=slot in self._counted)
-        return Generation(self.reading, settings.asked, prompt, lines=settings.lines, ending=ending)
+        return Generation(self.reading, settings.asked, prompt, settings_rows=settings.settings_rows, ending=ending)
 
     def leave(self, slot: int, generation: Generation) -> None:
         """Count a request that has left its slot, at once or in a later step."""

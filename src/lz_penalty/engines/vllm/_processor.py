@@ -11,9 +11,9 @@ from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 
 from lz_penalty.engines._device import allow_pinning
-from lz_penalty.engines._requests import RequestSettings
+from lz_penalty.engines._requests import SettingsReader
 from lz_penalty.engines.server import server_settings
-from lz_penalty.engines.vllm._counting import BatchReader, SlotReader
+from lz_penalty.engines.vllm._counting import BatchLoops, SlotLoops
 from lz_penalty.engines.vllm._ending import change_copies, prepare_end
 from lz_penalty.engines.vllm._generations import GenerationRegistry
 from lz_penalty.engines.vllm._startup import (
@@ -55,7 +55,7 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
         allow_pinning(bool(is_pin_memory) if v1 else v2_pins_memory())
         slots = vllm_config.scheduler_config.max_num_seqs if v1 else device_or_states.max_num_reqs
         special = () if server_settings().penalise_special_tokens else special_tokens_of(vllm_config.model_config)
-        settings = RequestSettings(server_settings(), special, slots, device)
+        settings = SettingsReader(server_settings(), special, slots, device)
         counted = counted_slots(vllm_config.parallel_config, slots, v1)
         counts_loops = server_settings().count_loops and counted
         registry = GenerationRegistry(vllm_config, counted)
@@ -65,11 +65,11 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
             in_c = all_read_in_c(vllm_config.parallel_config.tensor_parallel_size, device)
             longest = vllm_config.model_config.max_model_len
             self._state = BatchState(settings, slots, longest, device, registry, in_c)
-            self._loops = BatchReader(self._state) if counts_loops else None
+            self._loops = BatchLoops(self._state) if counts_loops else None
         else:
             drafts = getattr(vllm_config.speculative_config, "num_speculative_tokens", 0)
             self._state = SlotState(settings, device_or_states, drafts, registry)
-            self._loops = SlotReader(device_or_states, drafts, counted) if counts_loops else None
+            self._loops = SlotLoops(device_or_states, drafts, counted) if counts_loops else None
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:

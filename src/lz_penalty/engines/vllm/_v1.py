@@ -47,7 +47,7 @@ from lz_penalty import _packing as col
 from lz_penalty._packing import PackedConfig
 from lz_penalty.engines._device import Shadow, force_, padded, send, store
 from lz_penalty.engines._generation import Generation
-from lz_penalty.engines._requests import RequestSettings, Settings
+from lz_penalty.engines._requests import Settings, SettingsReader
 from lz_penalty.engines.vllm._c_step import LENGTH, NEWEST, SLOT, NewestReader, newest_reader
 from lz_penalty.engines.vllm._generations import GenerationRegistry
 from lz_penalty.engines.vllm._staging import Staging
@@ -89,7 +89,7 @@ class BatchState:
 
     def __init__(
         self,
-        settings: RequestSettings,
+        settings: SettingsReader,
         rows: int,
         max_model_len: int,
         device: torch.device,
@@ -103,8 +103,8 @@ class BatchState:
         self._shadowed: list[Generation] = []  # of the rows in shadow mode
         self._capacity = settings.capacity(max_model_len)
         self._history = torch.zeros((rows + 1, self._capacity), dtype=torch.int32, device=device)
-        self._absent = (rows, 0, -1)  # the column of a row without the penalty: no request has the last history
-        self._staging = Staging(np.tile(np.array(self._absent, dtype=np.int32)[:, None], rows), device)
+        self._empty_column = (rows, 0, -1)  # the column of a row without the penalty: no request has the last history
+        self._staging = Staging(np.tile(np.array(self._empty_column, dtype=np.int32)[:, None], rows), device)
         self._columns = self._staging.current
         self._seen = np.zeros(rows, dtype=np.int32)  # tokens of each row's output that were taken
         self._table = np.zeros((rows, col.COLUMNS), dtype=np.int32)
@@ -171,7 +171,7 @@ class BatchState:
             generation = self._registry.start(settings, params, prompt, slot) if settings.asked else None
             self._requests[row] = Request(slot, settings, prompt, output, generation)
             self._columns[SLOT, row] = slot
-            self._table[row] = generation.line if generation else settings.line
+            self._table[row] = generation.settings_row if generation else settings.settings_row
             self._unloaded.add(slot)
 
     def _remove(self, row: int) -> None:
@@ -182,7 +182,7 @@ class BatchState:
             self._free_slots.append(request.slot)
             self._unloaded.discard(request.slot)
             self._requests[row] = None
-            self._columns[:, row] = self._absent
+            self._columns[:, row] = self._empty_column
             self._table[row] = 0
 
     def _move(self, a: int, b: int, swap: bool) -> None:
@@ -285,8 +285,8 @@ class BatchState:
         self._registry.collect()
         changed = False
         for row, output, generation in self._generations:
-            if generation.read(output) and not np.array_equal(generation.line, self._table[row]):
-                self._table[row] = generation.line
+            if generation.read(output) and not np.array_equal(generation.settings_row, self._table[row]):
+                self._table[row] = generation.settings_row
                 changed = True
         if changed and self._penalise is not None:
             self._sent.copy_(send(self._table[: self._batch_size], self._sent.device))
@@ -297,9 +297,9 @@ class BatchState:
         With these sizes the op stays prepared when settings rows change. It also stores the newest tokens in every section,
         which it does not do where no row has anything to compute.
         """
-        lines = self._table[: self._batch_size]
-        self._sent = send(lines.copy(), self._history.device)
-        largest = np.concatenate([lines, *[generation.lines for *_, generation in self._generations]])
+        settings_rows = self._table[: self._batch_size]
+        self._sent = send(settings_rows.copy(), self._history.device)
+        largest = np.concatenate([settings_rows, *[generation.settings_rows for *_, generation in self._generations]])
         return self._settings.pack(largest, self._sent)
 
     def _after_penalty(self, logits: torch.Tensor) -> None:

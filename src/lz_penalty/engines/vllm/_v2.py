@@ -18,7 +18,7 @@ import torch
 from lz_penalty import _packing as col
 from lz_penalty.engines._device import Shadow, force_, send
 from lz_penalty.engines._generation import Generation
-from lz_penalty.engines._requests import RequestSettings
+from lz_penalty.engines._requests import SettingsReader
 from lz_penalty.engines.vllm._generations import GenerationRegistry
 from lz_penalty.engines.vllm._slot_texts import SlotTexts
 from lz_penalty.ops import prepare_lz_penalty
@@ -54,12 +54,12 @@ class SlotState:
         registry: starts and counts the generations of the engine.
     """
 
-    def __init__(self, settings: RequestSettings, states: Any, drafts: int, registry: GenerationRegistry) -> None:
+    def __init__(self, settings: SettingsReader, states: Any, drafts: int, registry: GenerationRegistry) -> None:
         self._settings = settings
         self._registry = registry
         self._generations: dict[int, Generation] = {}  # by slot
         self._has_policy = np.zeros(states.max_num_reqs, dtype=bool)
-        self._absent: set[int] = set()  # slots with a policy whose request may have left: vLLM does not say so
+        self._gone: set[int] = set()  # slots with a policy whose request may have left: vLLM does not say so
         self._idle = 0  # steps without any request with a policy
         self._texts = SlotTexts(states, drafts, self._generations)
         self._shadow = Shadow(states.device)
@@ -86,7 +86,7 @@ class SlotState:
         """Note the settings of the request that takes this slot; return whether it is penalised."""
         if slot in self._generations:
             self._registry.leave(slot, self._generations.pop(slot))
-            self._absent.discard(slot)
+            self._gone.discard(slot)
             self._texts.took(slot)
         settings = self._settings.read(params.extra_args, slot)
         self._has_policy[slot] = settings is not None and settings.asked is not None
@@ -94,7 +94,7 @@ class SlotState:
         self.penalised[slot] = now
         self.without_counts[slot] = settings is not None and not (settings.asked and settings.asked.looks_for_runs)
         if settings is not None:
-            self._table[slot] = settings.line
+            self._table[slot] = settings.settings_row
             self._skips_prompt[slot] = not settings.include_prompt
             if settings.asked is not None:
                 self._generations[slot] = self._registry.start(settings, params, (), slot)
@@ -116,10 +116,10 @@ class SlotState:
     def _send_settings(self) -> None:
         if self._sent is None:
             self._settings.write_special()  # vLLM may have discarded this memory while it slept
-            self._sent = send(self._lines(), self._states.device)
+            self._sent = send(self._settings_rows(), self._states.device)
             self._batch = None
 
-    def _lines(self) -> np.ndarray:
+    def _settings_rows(self) -> np.ndarray:
         """Return, for all slots, the settings row and whether the prompt is left out."""
         return np.concatenate([self._table, self._skips_prompt[:, None]], axis=1)
 
@@ -129,8 +129,8 @@ class SlotState:
             return self._apply_policies(logits, ctx)
         return self._penalise(logits, ctx)
 
-    def _penalise(self, logits: torch.Tensor, ctx: Any, lines: np.ndarray | None = None) -> torch.Tensor:
-        """Penalise in place. `lines`: the settings row of every row, where drafts may be in other sections."""
+    def _penalise(self, logits: torch.Tensor, ctx: Any, settings_rows: np.ndarray | None = None) -> torch.Tensor:
+        """Penalise in place. `settings_rows`: the settings row of every row, where drafts may be in other sections."""
         slots = ctx.idx_mapping_np
         if not self.penalised[slots].any():
             return logits
@@ -138,8 +138,8 @@ class SlotState:
         if batch is None or self._drafts or not np.array_equal(batch.slots, slots):
             batch = None
         settings = self._sent.index_select(0, ctx.expanded_idx_mapping) if batch is None else batch.settings
-        if lines is not None:
-            settings[:, : col.COLUMNS] = send(lines, logits.device)
+        if settings_rows is not None:
+            settings[:, : col.COLUMNS] = send(settings_rows, logits.device)
         given = self._arrays(logits, ctx, settings[:, col.COLUMNS] if self._skips_prompt[slots].any() else None)
         if batch is None:
             table = settings[:, : col.COLUMNS].contiguous()
@@ -164,13 +164,13 @@ class SlotState:
 
     def _largest(self, slots: np.ndarray) -> np.ndarray:
         """Return all settings rows that requests in these slots can have, so that the op stays prepared for all sections."""
-        lines = [self._generations[slot].lines for slot in slots[self._has_policy[slots]].tolist()]
-        return np.concatenate([self._table[slots], *lines])
+        settings_rows = [self._generations[slot].settings_rows for slot in slots[self._has_policy[slots]].tolist()]
+        return np.concatenate([self._table[slots], *settings_rows])
 
     def _write_table(self, slots: np.ndarray, rows: torch.Tensor) -> None:
         """Send settings rows that have changed, also to the table of the prepared op if it is for this batch."""
         if self._sent is not None:
-            self._sent.copy_(send(self._lines(), self._states.device))
+            self._sent.copy_(send(self._settings_rows(), self._states.device))
             if self._batch is not None and not self._drafts and np.array_equal(self._batch.slots, slots):
                 self._batch.table.copy_(self._sent.index_select(0, rows)[:, : col.COLUMNS])
             else:
@@ -178,8 +178,8 @@ class SlotState:
 
     def _apply_policies(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
         present = ctx.idx_mapping_np[self._has_policy[ctx.idx_mapping_np]].tolist()
-        if self._generations.keys() - present != self._absent:
-            self._count_absent(present)
+        if self._generations.keys() - present != self._gone:
+            self._count_gone(present)
         if not present:
             self._idle += 1
             self._texts.forget()
@@ -188,16 +188,16 @@ class SlotState:
         generations = self._read(present, ctx)
         if self._drafts:
             rows = self._rows(ctx)
-            lines, forced = self._ahead(ctx, rows, generations)
+            settings_rows, forced = self._ahead(ctx, rows, generations)
         else:
             rows = {slot: [row] for row, slot in enumerate(ctx.idx_mapping_np.tolist())}
-            lines, forced = None, [(rows[slot][0], one, one.forced) for slot, one in generations.items()]
+            settings_rows, forced = None, [(rows[slot][0], one, one.forced) for slot, one in generations.items()]
         shadowed = [
             (row, one, row == rows[slot][0]) for slot, one in generations.items() if one.shadow for row in rows[slot]
         ]
         self._shadow.choose([row for row, *_ in shadowed])
         self._shadow.save(logits)
-        self._penalise(logits, ctx, lines)
+        self._penalise(logits, ctx, settings_rows)
         flags = self._shadow.restore(logits)
         for i, (_, generation, is_first) in enumerate(shadowed):
             if flags is not None and is_first:  # rows after drafts are not counted
@@ -214,10 +214,10 @@ class SlotState:
         others = [
             slot
             for slot, one in generations.items()
-            if changed[slot] and not np.array_equal(self._table[slot], one.line)
+            if changed[slot] and not np.array_equal(self._table[slot], one.settings_row)
         ]
         for slot in others:
-            self._table[slot] = generations[slot].line
+            self._table[slot] = generations[slot].settings_row
         if others:
             self._write_table(ctx.idx_mapping_np, ctx.expanded_idx_mapping)
         self._send_settings()
@@ -235,23 +235,23 @@ class SlotState:
     ) -> tuple[np.ndarray, list[tuple[int, Generation, int | None]]]:
         """Return the settings row of every row, and the tokens that are forced: rows after drafts may be in other sections."""
         fed = ctx.input_ids.tolist()
-        lines = np.empty((len(fed), col.COLUMNS), dtype=np.int32)
+        settings_rows = np.empty((len(fed), col.COLUMNS), dtype=np.int32)
         for slot, its_rows in rows.items():
-            lines[its_rows] = self._table[slot]
+            settings_rows[its_rows] = self._table[slot]
         forced = []
         for slot, generation in generations.items():
             ahead = generation.ahead([fed[row] for row in rows[slot][1:]])
-            for row, (line, token) in zip(rows[slot], ahead, strict=True):
-                lines[row] = line
+            for row, (settings_row, token) in zip(rows[slot], ahead, strict=True):
+                settings_rows[row] = settings_row
                 forced.append((row, generation, token))
-        return lines, forced
+        return settings_rows, forced
 
-    def _count_absent(self, present: list[int]) -> None:
+    def _count_gone(self, present: list[int]) -> None:
         """Count the requests that are not in the step. They may have left, or come back."""
-        absent = self._generations.keys() - set(present)
-        for slot in absent - self._absent:
+        gone = self._generations.keys() - set(present)
+        for slot in gone - self._gone:
             self._registry.leave(slot, self._generations[slot])
-        self._absent = absent
+        self._gone = gone
 
     def _draft_tokens(self, ctx: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the draft tokens that each row sees: the inputs of its request's rows up to its own, except the first."""

@@ -58,7 +58,7 @@ def untouched(request):
     generation = request.generation
     if generation is None or generation.forced is not None:
         return False
-    return generation.shadow or not request.line.any()
+    return generation.shadow or not request.settings_row.any()
 
 
 def load(self, loads):
