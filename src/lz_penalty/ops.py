@@ -199,9 +199,9 @@ def _checked(given: tuple[Any, ...], config: Any, vocab_size: Any, backend: str)
     xp = _library(logits)
     rows, width = _check_matrix("logits", logits, _FLOATS)
     slots, capacity = _check_matrix("token_ids", token_ids, _INTEGERS, like=logits)
-    _check_vector("lengths", lengths, rows, logits)
-    _check_vector("starts", starts, rows, logits)
-    _check_vector("row_to_slot", row_to_slot, rows, logits)
+    _check_vector("lengths", lengths, rows, logits, backend)
+    _check_vector("starts", starts, rows, logits, backend)
+    _check_vector("row_to_slot", row_to_slot, rows, logits, backend)
     if row_to_slot is None and slots != rows:
         raise LZPenaltyError(
             f"token_ids has {slots} rows and logits {rows}: they must be equal, or row_to_slot must say which history "
@@ -211,10 +211,10 @@ def _checked(given: tuple[Any, ...], config: Any, vocab_size: Any, backend: str)
         tail_rows, _ = _check_matrix("tail_ids", tail_ids, _INTEGERS, like=logits)
         if tail_rows != rows:
             raise LZPenaltyError(f"tail_ids has {tail_rows} rows and logits {rows}: they must be equal.")
-        _check_vector("tail_lengths", tail_lengths, rows, logits)
+        _check_vector("tail_lengths", tail_lengths, rows, logits, backend)
     elif tail_lengths is not None:
         raise LZPenaltyError("tail_lengths was given without tail_ids: give both or neither.")
-    _check_vector("newest_ids", newest_ids, rows, logits)
+    _check_vector("newest_ids", newest_ids, rows, logits, backend)
     if newest_ids is not None and lengths is None:
         raise LZPenaltyError("newest_ids was given without lengths: a token is written at lengths - 1.")
     vocab_size = _check_vocab_size(vocab_size, width)
@@ -262,10 +262,13 @@ def _check_matrix(name: str, array: Any, dtypes: tuple[str, ...], like: Any = No
     return array.shape[0], array.shape[1]
 
 
-def _check_vector(name: str, array: Any, rows: int, like: Any) -> None:
+def _check_vector(name: str, array: Any, rows: int, like: Any, backend: str) -> None:
     if array is None:
         return
-    if not (_is_readable_from_cuda(array) and choose_backend(like) == "triton"):
+    reads_pinned = (
+        _is_readable_from_cuda(array) and (choose_backend(like) if backend == "auto" else backend) == "triton"
+    )
+    if not reads_pinned:
         _check_same_place(name, array, like)
     if array.ndim != 1 or array.shape[0] != rows or dtype_of(array) not in _INTEGERS:
         raise LZPenaltyError(f"{name} is {_describe(array)}: must be of shape [{rows}], of {', '.join(_INTEGERS)}.")

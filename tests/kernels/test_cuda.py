@@ -6,6 +6,7 @@ import torch
 
 from lz_penalty import LZPenaltyConfig, apply_lz_penalty_, pack_configs, prepare_lz_penalty
 from lz_penalty.engines.vllm._c_step import FIELDS, LENGTH, NEWEST, SLOT, newest_reader
+from lz_penalty.errors import LZPenaltyError
 from lz_penalty.kernels import triton as triton_cuda
 from lz_penalty.kernels.triton._launch import side_stream
 from tests.support.where import nothing_waits
@@ -32,6 +33,14 @@ def on_cpu(logits, tokens, config, **given):
 
 
 CONFIGS = [getattr(LZPenaltyConfig, name)(include_prompt=True) for name in ("paper", "sglang", "guarded", "failsafe")]
+
+
+def test_only_triton_reads_pinned_memory():
+    tokens, logits = histories(2, 50).cuda(), torch.randn(2, VOCAB, device="cuda")
+    lengths = torch.full((2,), 50).pin_memory()
+    apply_lz_penalty_(logits, tokens, lengths, config=CONFIGS[0])
+    with pytest.raises(LZPenaltyError, match="lengths is on cpu and logits on cuda"):
+        apply_lz_penalty_(logits, tokens, lengths, config=CONFIGS[0], backend="torch")
 
 
 @pytest.mark.parametrize("backend", ["triton", "torch"])

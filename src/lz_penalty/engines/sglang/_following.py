@@ -69,7 +69,7 @@ class Follower:
             self._all.append(Generation(NO_SECTIONS, LOOPS_ONLY, ()))
         req.update_finish_state = self.after_token
 
-    def resume(self) -> None:
+    def restart_if_lost(self) -> None:
         """Begin again if SGLang has thrown the output of a retracted request away, as with input embeddings."""
         if self._req is not None and len(self._req.output_ids) < self._all[0].length:
             for generation in self._all:

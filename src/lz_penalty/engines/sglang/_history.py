@@ -38,7 +38,8 @@ class Penalised:
 
     Attributes:
         slot, base, settings: set when its history is loaded.
-        generation, follower: `None` without a policy; see `Follower`.
+        generation: `None` without a policy.
+        follower: `None` without a policy, unless the server counts loops; see `Follower`.
     """
 
     slot: int = -1

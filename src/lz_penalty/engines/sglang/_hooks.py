@@ -1,10 +1,15 @@
 """The hooks of the plug-in, in every process of SGLang.
 
 SamplingParams.verify             a request arrives: bad settings become status 400
-Scheduler._add_request_to_queue   a request reaches a scheduler: read its settings, once
+Scheduler._add_request_to_queue   a request reaches a scheduler: is it penalised, and has it a policy?
 ForwardBatch.init_new             before a forward pass: prepare the step; with a policy, sample late (see `_sample_late`)
 ModelRunner.sample                after it: penalise
-Req.update_finish_state           only of requests with a policy, or where loops are counted: see `_following.py`
+
+`Req.update_finish_state` is no hook: `Follower` replaces it in single requests, those with a policy, and where the server
+counts loops in all penalised ones.
+
+The fields of a request are parsed in up to three places: on arrival, which may be in another process; in the scheduler; and
+when `History.load` makes its settings row.
 """
 
 from __future__ import annotations
@@ -209,7 +214,7 @@ def _step(forward_batch: Any, batch: Any, history: History, requests: list[Penal
             requests[row] = None
         elif request is not None:
             if request.follower is not None:
-                request.follower.resume()
+                request.follower.restart_if_lost()
             params, prompt_length = req.sampling_params.custom_params, len(req.origin_input_ids)
             loads.append((request, params, slots[row], tokens.tolist(), prompt_length))
     if loads:

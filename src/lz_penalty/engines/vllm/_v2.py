@@ -57,9 +57,11 @@ class SlotState:
     def __init__(self, settings: SettingsReader, states: Any, drafts: int, registry: GenerationRegistry) -> None:
         self._settings = settings
         self._registry = registry
-        self._generations: dict[int, Generation] = {}  # by slot
+        # By slot, until another request takes the slot: vLLM tells a processor which requests come, not which leave. So steps
+        # after the last request with a policy has left still come to `_apply_policies`, and `MOST_IDLE` of them copy texts.
+        self._generations: dict[int, Generation] = {}
         self._has_policy = np.zeros(states.max_num_reqs, dtype=bool)
-        self._gone: set[int] = set()  # slots with a policy whose request may have left: vLLM does not say so
+        self._gone: set[int] = set()  # slots with a policy that are not in the step: the request may have left
         self._idle = 0  # steps without any request with a policy
         self._texts = SlotTexts(states, drafts, self._generations)
         self._shadow = Shadow(states.device)
