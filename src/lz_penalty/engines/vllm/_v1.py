@@ -23,14 +23,14 @@ One decoding step, from the class that vLLM loads to the kernel:
              while the model still runs,
            launches the kernel `lower` after the model: it lowers the logits.
 
-When requests come, go or move, vLLM calls `update_state` first, and the op is prepared again. The steps after that
-on a GPU, with who launches which kernels:
+When requests come, go or move, vLLM calls `update_state` first, and the op is prepared again. On a GPU, the steps after that
+launch these kernels:
 
     step 1            Python   `row_kernel` does both parts in one launch
     step 2            Python   `find` and `lower`
     step 3 and later  C        `find` and `lower`; a step in which an output has not gained exactly one token is in Python
-    with a policy     Python   `row_kernel` in every step
-    a window > 2048   Python   `store`, `gather` and `write` in every step
+    with a policy     Python   `row_kernel` in every step; also without a C compiler
+    a window > 2048   Python   `store`, `gather` and `write` in every step, with or without a policy
 """
 
 from __future__ import annotations
