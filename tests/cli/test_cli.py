@@ -164,7 +164,7 @@ def test_a_full_disk_is_one_line():
     assert shown.stderr == "lz-penalty: the output: cannot be written (No space left on device).\n"
     shown = run("demo", "--tokens", "1", "--svg", "/dev/full")
     assert shown.returncode == 2
-    assert shown.stderr.endswith("\nlz-penalty: --svg /dev/full: cannot be written (No space left on device).\n")
+    assert shown.stderr.endswith("lz-penalty: --svg /dev/full: cannot be written (No space left on device).\n")
     assert "Traceback" not in shown.stderr
 
 

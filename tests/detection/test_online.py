@@ -156,7 +156,7 @@ def test_rewinding_too_far_is_refused_and_changes_nothing():
         detector.rewind(5)
     assert detector.current.length == 6
     detector.rewind(3)
-    with pytest.raises(LZPenaltyError, match="count = 2: must be an integer from 0 to 1"):  # 4 behind the longest
+    with pytest.raises(LZPenaltyError, match="count = 2: must be an integer from 0 to 1"):  # 4 after the longest
         detector.rewind(2)
     detector.rewind(1)
     assert detector.length == 2

@@ -55,7 +55,7 @@ def naive_dry(tokens, multiplier, base, allowed_length, last_n, breakers):
             limit = n - max(ends)
     lost = {}
     if multiplier and n > allowed_length:
-        for end in range(1, n):  # what stands before `end` is compared with the whole history's end
+        for end in range(1, n):  # the tokens before `end` are compared with the whole history's end
             repeat = 0
             while repeat < min(end, limit) and tokens[end - 1 - repeat] == tokens[n - 1 - repeat]:
                 repeat += 1
@@ -134,7 +134,7 @@ def test_none_counts_the_whole_input():
         ([1], {}),  # one token after the breaker: shorter than allowed
         ([0], {3: 2.0}),  # two tokens after it
         ([[0, 1]], {}),  # the breaker's last token ends it
-        ([[1, 2, 3]], {3: 4.0}),  # cut off by the end: no breaker there; the earlier one lies outside the repeat
+        ([[1, 2, 3]], {3: 4.0}),  # cut off by the end: no breaker there; the earlier one is outside the repeat
         ([[0, 1], 0], {}),  # both begin at the same token: the longer one counts
         ([3], {}),  # spared: it is a breaker itself
         ([[3, 7]], {3: 4.0}),  # only breakers of a single token are spared

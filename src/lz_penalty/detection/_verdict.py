@@ -21,7 +21,8 @@ class Limits:
     """When repetition counts as a loop. docs/detection.md gives the error rates of the defaults.
 
     Args:
-        min_copies, min_length: adjacent copies and characters that `tandem` needs; other criteria have their own limits.
+        min_copies: adjacent copies that `tandem` needs; other criteria have their own limits.
+        min_length: characters that `tandem` needs.
         at_end: whether the copies of `tandem`, `counter` and `edited` must reach the end of the text.
     """
 

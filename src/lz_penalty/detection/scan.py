@@ -84,7 +84,8 @@ class Document:
     """A document and its verdicts.
 
     Args:
-        source, line: the file, and the line or row in it; `line` is `None` for a whole file.
+        source: the file.
+        line: the line or row in it, `None` for a whole file.
         characters: the length of the document.
         verdicts: one for each criterion that found a loop.
         judgement: the judge's verdict, if the judge was asked.
