@@ -10,7 +10,7 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from lz_penalty import LZPenaltyConfig
+from lz_penalty import LZPenaltyConfig, bundled_model
 from lz_penalty.detection import find_repetition
 from lz_penalty.engines.vllm._counting import LoopCounts
 from tests.engines.vllm.engines import V2, serve
@@ -151,10 +151,11 @@ def test_metrics(tmp_path, tokenizer, runner):
 
     On V2 the texts are read every so often, so the last tokens of an answer may not be seen.
     """
-    weak = {"lz_preset": "failsafe", "lz_penalty": 0.02}  # gives way to a loop for a while
+    weak = {"lz_preset": "failsafe", "lz_penalty": 0.004}  # gives way to a loop for a while
     requests = mixed_requests(tokenizer, (), 8, seed=6)
-    for request in requests:
-        request.fields, request.max_tokens, request.sampling = weak, 160, {"temperature": 0}
+    for request, text in zip(requests, bundled_model.prompts(), strict=False):
+        request.prompt = tokenizer("<think>\n" + text).input_ids[:4]  # short prompts in thinking loop most
+        request.fields, request.max_tokens, request.sampling = weak, 240, {"temperature": 0}
 
     async def run(address):
         async with client_of(address) as client:
