@@ -103,7 +103,7 @@ def test_what_others_put_around_the_stock_server_stays(gguf_path, monkeypatch):
 
     foreign.__wrapped__ = original
     monkeypatch.setattr(stock, "prepare_request_resources", foreign)
-    monkeypatch.setattr(llama_server, "_process", SimpleNamespace(ours=None))
+    monkeypatch.setattr(llama_server, "_process", SimpleNamespace(with_penalty=None))
     for _ in range(2):
         llama_server._penalise_requests()
         stock.prepare_request_resources("body", None, None, {})

@@ -271,10 +271,10 @@ def test_the_settings_in_use_are_verified(gguf_path, replaced, monkeypatch):
     llama_server.create_app(*given)
     monkeypatch.setattr(llama_server, "_REPLACES", "A_NAME_THAT_IS_NOT_SET")
     monkeypatch.setenv("CONFIG_FILE", replaced)
-    with pytest.raises(LZPenaltyError, match="another API key or another model"):
+    with pytest.raises(LZPenaltyError, match="another API key or model"):
         llama_server.create_app(*given)
     with_another_model = llama_server._GivenModel(model=str(gguf_path), verbose=False, n_ctx=64)
-    with pytest.raises(LZPenaltyError, match="another API key or another model"):
+    with pytest.raises(LZPenaltyError, match="another API key or model"):
         llama_server.create_app(llama_server._GivenServer(), with_another_model)
 
 
