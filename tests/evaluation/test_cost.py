@@ -12,7 +12,7 @@ from lz_penalty.evaluation.compare import Harm
 from lz_penalty.evaluation.copying import CopyTask, copy_tasks
 from lz_penalty.evaluation.generation import Loaded
 from lz_penalty.evaluation.penalties import penalty
-from tests.support.in_process import run_here
+from tests.support.commands import run
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def test_where_greedy_leaves_the_copy(loaded):
 def test_the_command(tmp_path):
     out = tmp_path / "cost.json"
     options = ["--passages", "1", "--tasks", "1", "--json", "--out", out]
-    done = run_here("cost", "none", "guarded", *options)
+    done = run("cost", "none", "guarded", *options)
     assert done.returncode == 0, done.stderr
     none, guarded = json.loads(done.stdout)
     assert none["human_text"] == {"mean": 0, "low": 0, "high": 0}

@@ -18,7 +18,7 @@ from lz_penalty.evaluation.generation import Loaded
 from lz_penalty.evaluation.penalties import penalty
 from lz_penalty.evaluation.predictors import LZSSPredictor, ModelPredictor, closed_form, exact_marginal
 from tests.support import quick_or_deep
-from tests.support.in_process import run_here
+from tests.support.commands import run
 
 END = 0
 
@@ -186,7 +186,7 @@ def test_rows_add_up(loaded):
 
 def test_the_command(tmp_path):
     out = tmp_path / "duality.json"
-    done = run_here("duality", "--passages", 1, "--characters", 60, "-p", "paper", "--json", "--out", out)
+    done = run("duality", "--passages", 1, "--characters", 60, "-p", "paper", "--json", "--out", out)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
     assert rows == json.loads(out.read_text())["results"]

@@ -11,7 +11,7 @@ from lz_penalty.bundled_model import problems
 from lz_penalty.evaluation.generation import Loaded
 from lz_penalty.evaluation.penalties import penalty
 from lz_penalty.evaluation.recording import record
-from tests.support.in_process import run_here
+from tests.support.commands import run
 
 *_, PROBLEM = problems.generate(seed=4, n=14, split="heldout")
 TEXT = problems.prompt(PROBLEM)  # on which the model ends before long
@@ -41,7 +41,7 @@ def folder(model, tokenizer, tmp_path_factory):
 
 
 def command(*arguments):
-    done = run_here(*arguments)
+    done = run(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -17,8 +17,8 @@ from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor
 from lz_penalty.evaluation.measures import Checker
 from lz_penalty.evaluation.replay.pairs import Summary
 from lz_penalty.evaluation.replay.running import MOST_UNREACHABLE
+from tests.support.commands import run
 from tests.support.greedy import generate
-from tests.support.in_process import run_here
 from tests.support.judge_server import JudgeServer, answer, serve
 from tests.support.processes import serving
 
@@ -106,7 +106,7 @@ def test_loops_are_broken_and_answers_kept(server, tmp_path, model, tokenizer):
     lines = [{"body": chat(one.question, model=name, max_tokens=120), "answer": one.answer} for one in questions]
     log, out = stored(tmp_path, *prose, *lines), tmp_path / "out.jsonl"
     command = ["replay", log, "--endpoint", server, "--out", out, "--expected", "answer", "--pattern", "Answer: (.*)"]
-    done = run_here(*command, "--concurrency", "3", "--json")
+    done = run(*command, "--concurrency", "3", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["replayed"] == 4
@@ -124,7 +124,7 @@ def test_loops_are_broken_and_answers_kept(server, tmp_path, model, tokenizer):
         processor = config and LZPenaltyLogitsProcessor(config, tokenizer=tokenizer, prompt_length=len(ids))
         written = generate(model, [ids], processor, max_new_tokens=120)[0, len(ids) :]
         assert rows[0][side]["text"] == tokenizer.decode(written, skip_special_tokens=True)
-    shown = run_here(*command)
+    shown = run(*command)
     assert "broken, 0 new" in shown.stdout
     assert "0 lost, 0 won" in shown.stdout
 
@@ -363,7 +363,7 @@ def free_port():
 
 def test_a_dead_endpoint_is_one_error(tmp_path):
     url = f"http://127.0.0.1:{free_port()}"
-    done = run_here("replay", stored(tmp_path, chat("x")), "--retries", "0", "--endpoint", url)
+    done = run("replay", stored(tmp_path, chat("x")), "--retries", "0", "--endpoint", url)
     assert done.returncode == 2
     assert done.stderr.startswith(f"lz-penalty: no answer from {url}/v1: ")
     assert "Traceback" not in done.stderr

@@ -1,5 +1,6 @@
 """Import what most commands need, and load compiled functions. Each process that `commands` forks has them already."""
 
+import inspect_ai  # noqa: F401
 import numba  # noqa: F401
 import numpy as np
 import pyarrow  # noqa: F401

@@ -11,7 +11,7 @@ from lz_penalty.evaluation.penalties import penalty
 from lz_penalty.evaluation.study.local import LocalModelAPI
 from lz_penalty.evaluation.study.requests import LOCAL_FIELD
 from lz_penalty.evaluation.study.results import read_logs
-from tests.support.in_process import run_here
+from tests.support.commands import run
 from tests.support.study_process import write_sweep
 
 TOKENS = 12
@@ -77,13 +77,13 @@ def test_a_whole_sweep(tmp_path):
         grid={"penalties": ["none", "guarded"], "temperatures": [0.0, 1.0], "runs": 2, "greedy_runs": 1},
     )
     out = tmp_path / "out"
-    done = run_here("eval", sweep, "--out", out)
+    done = run("eval", sweep, "--out", out)
     assert done.returncode == 0, done.stderr
     rows = read_logs(out / "logs")
     assert len(rows) == 2 * (1 + 2) * (2 + 1 + 1)
     assert {row.task for row in rows if row.correct == row.correct} == {"problems", "copying"}
     assert all(row.tokens == 8 and row.capped for row in rows if row.task == "prompts")
-    reported = run_here("report", out)
+    reported = run("report", out)
     assert reported.returncode == 0, reported.stderr
     assert "guarded" in (out / "costs.csv").read_text()
     page = (out / "report.html").read_text()

@@ -9,7 +9,7 @@ import pytest
 from inspect_ai.log import read_eval_log
 
 from lz_penalty.evaluation.study.results import read_logs
-from tests.support.in_process import run_here
+from tests.support.commands import run
 from tests.support.judge_server import answer, serve, verdict
 from tests.support.study_process import MODEL, asked, command, knows_lz, questions, write_sweep
 
@@ -30,7 +30,7 @@ def test_request_bodies_field_by_field(tmp_path, kind, field):
             tasks=[questions(tmp_path, 1)],
             grid=GRID | {"penalties": penalties, "temperatures": [0.0, 0.5], "runs": 2, "greedy_runs": 1},
         )
-        done = run_here("eval", sweep, "--out", tmp_path / "out")
+        done = run("eval", sweep, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     common = {"model": "org/model", "max_tokens": 77}
     wanted = []
@@ -62,13 +62,13 @@ def test_results_are_read_back_and_resuming_asks_for_nothing_twice(tmp_path):
         grid = GRID | {"penalties": ["none", "guarded"], "temperatures": [0.0, 1.0], "runs": 2}
         sweep = write_sweep(tmp_path, models=[model], tasks=[questions(tmp_path)], grid=grid)
         out = tmp_path / "out"
-        assert run_here("eval", sweep, "--out", out).returncode == 0
+        assert run("eval", sweep, "--out", out).returncode == 0
         first = len(asked(server))
         assert first == 2 * 2 * 2 * 3
-        again = run_here("eval", sweep, "--out", out)
+        again = run("eval", sweep, "--out", out)
         assert again.returncode == 2
         assert "--resume" in again.stderr
-        assert run_here("eval", sweep, "--out", out, "--resume").returncode == 0
+        assert run("eval", sweep, "--out", out, "--resume").returncode == 0
         assert len(asked(server)) == first
         grown = write_sweep(
             tmp_path,
@@ -76,7 +76,7 @@ def test_results_are_read_back_and_resuming_asks_for_nothing_twice(tmp_path):
             tasks=[questions(tmp_path)],
             grid=grid | {"penalties": ["none", "guarded", "paper"]},
         )
-        assert run_here("eval", grown, "--out", out, "--resume").returncode == 0
+        assert run("eval", grown, "--out", out, "--resume").returncode == 0
         assert len(asked(server)) == first * 3 // 2  # only the new penalty
     rows = read_logs(out / "logs")
     assert len(rows) == first * 3 // 2
@@ -114,7 +114,7 @@ def test_an_interrupted_sweep_goes_on(tmp_path, how):
         before, kept = len(asked(server)), recorded(out)
         assert before < 18
         assert kept >= 1
-        assert run_here("eval", sweep, "--out", out, "--resume").returncode == 0
+        assert run("eval", sweep, "--out", out, "--resume").returncode == 0
         assert len(asked(server)) - before <= 18 - kept  # what is recorded is not asked for again
     assert len(read_logs(out / "logs")) == 18
 
@@ -131,12 +131,12 @@ def test_two_servers_share_the_cells_and_a_dead_one_is_named(tmp_path):
         dead = "http://127.0.0.1:9/v1"
         model = MODEL | {"endpoints": [one.url, dead, two.url]}
         sweep = write_sweep(tmp_path, models=[model], tasks=[questions(tmp_path)], grid=grid)
-        done = run_here("eval", sweep, "--out", tmp_path / "many")
+        done = run("eval", sweep, "--out", tmp_path / "many")
         assert done.returncode == 1
         assert f"endpoint {dead} is dead" in " ".join(done.stderr.split())
         assert len(asked(one)) == len(asked(two)) == 6
         alone = write_sweep(tmp_path, models=[MODEL | {"endpoints": [one.url]}], tasks=[questions(tmp_path)], grid=grid)
-        assert run_here("eval", alone, "--out", tmp_path / "one").returncode == 0
+        assert run("eval", alone, "--out", tmp_path / "one").returncode == 0
     assert read_logs(tmp_path / "many" / "logs") == read_logs(tmp_path / "one" / "logs")
 
 
@@ -162,7 +162,7 @@ def test_what_cannot_run_is_named_and_the_rest_goes_on(tmp_path):
             grid=GRID | {"penalties": ["none", "frequency:0.1", "dry:0.8", "paper"]},
         )
         out = tmp_path / "out"
-        done = run_here("eval", sweep, "--out", out, HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path / "hf"))
+        done = run("eval", sweep, "--out", out, env={"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")})
         said = " ".join(done.stderr.split())
         assert done.returncode == 1, said
         assert "nowhere.jsonl: cannot be read" in said
@@ -174,7 +174,9 @@ def test_what_cannot_run_is_named_and_the_rest_goes_on(tmp_path):
         assert {row.penalty for row in read_logs(out / "logs")} == {"none", "paper"}
         recorded = len(asked(server))
         server.reply = knows_lz  # mended: only what failed is asked for
-        again = run_here("eval", sweep, "--out", out, "--resume", HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path / "hf"))
+        again = run(
+            "eval", sweep, "--out", out, "--resume", env={"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
+        )
         assert "not supported here" not in again.stderr
         assert len(asked(server)) == recorded + 3
         assert {row.penalty for row in read_logs(out / "logs")} == {"none", "paper", "frequency:0.1"}
@@ -185,7 +187,7 @@ def test_a_server_without_the_penalty_is_not_asked_for_it(tmp_path):
         model = MODEL | {"endpoints": [server.url]}
         grid = GRID | {"penalties": ["none", "paper"]}
         sweep = write_sweep(tmp_path, models=[model], tasks=[questions(tmp_path)], grid=grid)
-        done = run_here("eval", sweep, "--out", tmp_path / "out")
+        done = run("eval", sweep, "--out", tmp_path / "out")
     assert done.returncode == 1
     assert "runs without lz-penalty and would ignore the setting" in " ".join(done.stderr.split())
     assert {row.penalty for row in read_logs(tmp_path / "out" / "logs")} == {"none"}
@@ -209,7 +211,7 @@ def test_the_judge_and_the_dual_verdict(tmp_path):
             grid=GRID,
             judge={"model": "openai-api/judge/judge-model", "base_url": server.url, "key_variable": "TEST_KEY"},
         )
-        done = run_here("eval", sweep, "--out", tmp_path / "out", TEST_KEY="secret")
+        done = run("eval", sweep, "--out", tmp_path / "out", env={"TEST_KEY": "secret"})
     assert done.returncode == 0, done.stderr
     right, looping = sorted(read_logs(tmp_path / "out" / "logs"), key=lambda row: row.sample)
     assert (right.exact, right.judged, right.dual, right.capped, right.wasted) == (0, 0, 0, 0, 0)
@@ -228,7 +230,7 @@ def test_questions_with_choices(tmp_path):
             tasks=[{"name": "colours", "source": f"file:{path}"}],
             grid=GRID | {"runs": 2},
         )
-        done = run_here("eval", sweep, "--out", tmp_path / "out")
+        done = run("eval", sweep, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert sorted(body["seed"] for body in asked(server)) == [5, 5, 6, 6]
     rows = read_logs(tmp_path / "out" / "logs")
@@ -241,7 +243,7 @@ def test_a_malformed_sweep_does_not_keep_the_others_from_running(tmp_path):
         good = write_sweep(
             tmp_path, models=[MODEL | {"endpoints": [server.url]}], tasks=[questions(tmp_path)], grid=GRID
         )
-        done = run_here("eval", tmp_path / "bad.toml", good, "--out", tmp_path / "out")
+        done = run("eval", tmp_path / "bad.toml", good, "--out", tmp_path / "out")
     assert done.returncode == 1
     assert "bad.toml: not TOML" in " ".join(done.stderr.split())
     assert len(read_logs(tmp_path / "out" / "test" / "logs")) == 3
@@ -252,7 +254,7 @@ def test_dry_run_sends_nothing_and_estimates(tmp_path):
         model = MODEL | {"endpoints": [server.url], "tokens_per_second": 7.0, "price": [1.0, 1000.0]}
         grid = GRID | {"penalties": ["none", "paper"]}
         sweep = write_sweep(tmp_path, models=[model], tasks=[questions(tmp_path)], grid=grid)
-        done = run_here("eval", sweep, "--out", tmp_path / "out", "--dry-run", COLUMNS="200")
+        done = run("eval", sweep, "--out", tmp_path / "out", "--dry-run", env={"COLUMNS": "200"})
         assert not server.requests
     assert done.returncode == 0
     assert not (tmp_path / "out").exists()
