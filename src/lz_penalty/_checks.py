@@ -23,12 +23,14 @@ def _is_number(value: Any, kind: type) -> bool:
     return type(value) is int or (isinstance(value, kind) and not isinstance(value, bool))
 
 
-def real(low: float, high: float) -> Check:
-    """Return a check for a finite number from `low` to `high`."""
+def real(low: float, high: float, optional: bool = False) -> Check:
+    """Return a check for a finite number from `low` to `high`, or `None` if it is optional."""
 
-    def check(name: str, value: Any) -> float:
+    def check(name: str, value: Any) -> float | None:
+        if optional and value is None:
+            return None
         if not _is_number(value, numbers.Real) or not low <= value <= high or not math.isfinite(value):
-            raise bad_value(name, value, f"a finite number from {low:g} to {high:g}")
+            raise bad_value(name, value, f"a finite number from {low:g} to {high:g}{' or None' if optional else ''}")
         return float(value)
 
     return check

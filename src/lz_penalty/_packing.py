@@ -21,7 +21,7 @@ __all__ = ["PackedConfig", "pack_configs"]
 
 
 class SettingsRow(NamedTuple):
-    """The settings of one row of the logits; a field is a column of the table."""
+    """The settings of one row of the logits; a field is a column of the table, or two."""
 
     mode: int  # which codelength the row adds: NONE, BEFORE_BUFFER, ADJACENT or SGLANG
     window: int  # this and the next two are 0 without a codelength
@@ -30,13 +30,22 @@ class SettingsRow(NamedTuple):
     loop_window: int  # 0 without escalation
     exempt_begin: int  # where the row's exempt ids begin in `PackedConfig.exempt_ids`
     exempt_end: int
-    strength: float  # floats are in the table as their bits
+    gate_window: int  # 0 without a gate; the two thresholds are then 0
+    gate_low: float  # floats are in the table as their bits: the thresholds with 64 bits, so two columns each
+    gate_high: float
+    strength: float
     escalation: float
 
+    @property
+    def reach(self) -> int:
+        """How many trailing tokens can influence the row, or a few more."""
+        return max(self.gate_window + self.window + self.buffer, self.loop_window)
 
-COLUMNS = len(SettingsRow._fields)
-_LAYOUT = Struct("7i2f")  # 32 bits each
-MODE, WINDOW, BUFFER, MIN_MATCH, LOOP_WINDOW, EXEMPT_BEGIN, EXEMPT_END, STRENGTH, ESCALATION = range(COLUMNS)
+
+_LAYOUT = Struct("8i2d2f")
+COLUMNS = _LAYOUT.size // 4
+MODE, WINDOW, BUFFER, MIN_MATCH, LOOP_WINDOW, EXEMPT_BEGIN, EXEMPT_END, GATE_WINDOW = range(8)
+GATE_LOW, GATE_HIGH, STRENGTH, ESCALATION = 8, 10, 12, 13
 NONE, BEFORE_BUFFER, ADJACENT, SGLANG = range(4)  # values of MODE
 
 
@@ -45,11 +54,12 @@ class PackedConfig:
     """Settings of `rows` rows as arrays; made by `pack_configs`.
 
     Attributes:
-        table: int32 `[rows, 9]`, one settings row per row of the logits; a single one applies to all of them.
+        table: int32 `[rows, 14]`, one settings row per row of the logits; a single one applies to all of them.
         exempt_ids: int32 `[n]`; each settings row names a range of it, in which the ids ascend.
         max_window: the largest window of any row. This and the other maxima size the launch, so a CUDA graph keeps them.
         max_buffer: the largest buffer of any row.
         max_loop_window: the largest loop window of any row; 0 if no row escalates.
+        max_gate_window: the largest gate window of any row; 0 if no row has a gate.
         max_exempt: the largest number of exempt ids of any row.
         needs_starts: some row leaves its prompt out, so the op must be told where the prompt ends.
     """
@@ -59,6 +69,7 @@ class PackedConfig:
     max_window: int
     max_buffer: int
     max_loop_window: int
+    max_gate_window: int
     max_exempt: int
     needs_starts: bool
 
@@ -68,9 +79,14 @@ class PackedConfig:
         return self.table.shape[0]
 
     @property
+    def codelength_reach(self) -> int:
+        """How many trailing tokens can influence a codelength without a gate, in any row."""
+        return self.max_window + self.max_buffer
+
+    @property
     def reach(self) -> int:
-        """How many trailing tokens can influence a codelength, in any row."""
-        return self.max_window + self.max_buffer if self.max_window else 0
+        """How many trailing tokens can influence any row, or a few more."""
+        return max(self.max_gate_window + self.codelength_reach, self.max_loop_window)
 
     def to(self, device: Any) -> PackedConfig:
         """Return these settings as torch tensors on `device`; a CUDA copy is asynchronous on the current stream."""
@@ -102,7 +118,7 @@ def pack_configs(
     if configs is None or isinstance(configs, LZPenaltyConfig):
         configs = [configs]
     table = np.zeros((len(configs), COLUMNS), dtype=np.int32)
-    floats = table.view(np.float32)
+    floats, doubles = table.view(np.float32), table.view(np.float64)
     exempt_ids: list[int] = []
     exempt_range: dict[tuple[int, ...], tuple[int, int]] = {(): (0, 0)}
     needs_starts = False
@@ -121,6 +137,9 @@ def pack_configs(
             table[row, : MIN_MATCH + 1] = _mode(config), config.window_size, config.buffer_size, config.min_match_length
         if config.escalation:
             table[row, LOOP_WINDOW] = config.loop_window
+        if config.gate_high is not None:
+            table[row, GATE_WINDOW] = config.gate_window
+            doubles[row, GATE_LOW // 2], doubles[row, GATE_HIGH // 2] = config.gate_low, config.gate_high
         table[row, EXEMPT_BEGIN], table[row, EXEMPT_END] = exempt_range[ids]
         floats[row, STRENGTH] = config.strength
         floats[row, ESCALATION] = config.escalation
@@ -132,7 +151,7 @@ def pack_configs(
 
 
 def pack_table(rows: np.ndarray, exempt_ids: Any, *, table: Any = None, needs_starts: bool = False) -> PackedConfig:
-    """Pack settings rows `[n, 9]` on the host. The kernel reads `table`, or `rows`; no row of `table` exceeds `rows`."""
+    """Pack settings rows `[n, 14]` on the host. The kernel reads `table`, or `rows`; no row of `table` exceeds `rows`."""
     largest = rows.max(axis=0, initial=0)
     return PackedConfig(
         table=rows if table is None else table,
@@ -140,6 +159,7 @@ def pack_table(rows: np.ndarray, exempt_ids: Any, *, table: Any = None, needs_st
         max_window=int(largest[WINDOW]),
         max_buffer=int(largest[BUFFER]),
         max_loop_window=int(largest[LOOP_WINDOW]),
+        max_gate_window=int(largest[GATE_WINDOW]),
         max_exempt=int((rows[:, EXEMPT_END] - rows[:, EXEMPT_BEGIN]).max(initial=0)),
         needs_starts=needs_starts,
     )

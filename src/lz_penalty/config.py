@@ -17,6 +17,7 @@ LOOKBACKS = ("before_buffer", "adjacent")
 MAX_WEIGHT = 100.0
 MAX_WINDOW = 65_536
 MAX_BUFFER = 4_096
+MIN_GATE_WINDOW, MAX_GATE_WINDOW = 4, 4_096
 MAX_FIELDS = 1_024
 
 
@@ -35,6 +36,11 @@ class LZPenaltyConfig:
             off and leaves only escalation.
         escalation: extra bits against the token that would continue a loop, growing with every copy; 0 (off) to 100.
         loop_window: how many past tokens are searched for loops; 1 to 65,536.
+        gate_low: charge no codelength while the copy share, the share of recent tokens that merely repeat, is at most
+            this; 0 to 1. `None`, here and in `gate_high`, means that there is no gate. Escalation is not gated.
+        gate_high: charge whole codelengths from this copy share on, and a growing part between the two; above `gate_low`,
+            at most 1.
+        gate_window: over how many past tokens the copy share is taken; 4 to 4,096.
         include_prompt: whether the prompt's tokens count.
         exempt_token_ids: ids that are never adjusted; at most 2,047, in a request at most 1,024. Engines add up to 1,023
             special tokens.
@@ -56,6 +62,9 @@ class LZPenaltyConfig:
     min_match_length: int | None = 1
     escalation: float = 0.0
     loop_window: int = 4_096
+    gate_low: float | None = None
+    gate_high: float | None = None
+    gate_window: int = 96
     include_prompt: bool = True
     exempt_token_ids: tuple[int, ...] = ()
 
@@ -66,11 +75,26 @@ class LZPenaltyConfig:
         if self.min_match_length is not None and self.min_match_length > self.buffer_size + 1:
             allowed = f"at most buffer_size + 1 = {self.buffer_size + 1}, the length of the longest copy"
             raise bad_value("min_match_length", self.min_match_length, allowed)
+        self._check_gate()
         if self.formula == "sglang":
             if self.lookback == "before_buffer":
                 raise bad_value("lookback", self.lookback, "'adjacent' or None with formula='sglang'")
             if self.min_match_length != 1:
                 raise bad_value("min_match_length", self.min_match_length, "1 with formula='sglang'")
+
+    def _check_gate(self) -> None:
+        low, high = self.gate_low, self.gate_high
+        if low is None and high is None:
+            return
+        if low is None or high is None:
+            missing = "gate_low" if low is None else "gate_high"
+            raise bad_value(missing, None, "a number from 0 to 1 if the other threshold of the gate is given")
+        if low >= high:
+            raise bad_value("gate_low", low, f"below gate_high = {high:g}")
+        if self.min_match_length is None:
+            raise bad_value(
+                "min_match_length", None, "an integer if gate_low and gate_high are given: a gate needs codelengths"
+            )
 
     @property
     def effective_lookback(self) -> str:
@@ -93,6 +117,11 @@ class LZPenaltyConfig:
     def guarded(cls, **changes: Any) -> LZPenaltyConfig:
         """Return LZ77 lookback, copies of at least three tokens, and escalation against persistent loops."""
         return cls(**{"lookback": "adjacent", "min_match_length": 3, "escalation": 1.0, **changes})
+
+    @classmethod
+    def gated(cls, **changes: Any) -> LZPenaltyConfig:
+        """Return `guarded` with more strength, but codelengths only where at least half of the recent text is copied."""
+        return cls.guarded(**{"strength": 0.4, "gate_low": 0.5, "gate_high": 0.7, **changes})
 
     @classmethod
     def failsafe(cls, **changes: Any) -> LZPenaltyConfig:
@@ -168,7 +197,7 @@ class LZPenaltyConfig:
 
 
 PRESETS: dict[str, Callable[..., LZPenaltyConfig]] = {
-    name: getattr(LZPenaltyConfig, name) for name in ("paper", "sglang", "guarded", "failsafe")
+    name: getattr(LZPenaltyConfig, name) for name in ("paper", "sglang", "guarded", "gated", "failsafe")
 }
 REQUEST_FIELDS = {"lz_penalty": "strength", "lz_preset": "preset"} | {
     "lz_" + field.name: field.name for field in fields(LZPenaltyConfig) if field.name != "strength"
@@ -188,7 +217,7 @@ def lz_fields(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _from_json(key: str, value: Any) -> Any:
     """Convert 'none' to None: some transports have only flat JSON values."""
-    optional = key in ("lz_min_match_length", "lz_lookback")
+    optional = key in ("lz_min_match_length", "lz_lookback", "lz_gate_low", "lz_gate_high")
     return None if optional and isinstance(value, str) and value == "none" else value
 
 
@@ -201,6 +230,9 @@ _CHECKS: dict[str, Check] = {
     "min_match_length": integer(1, MAX_BUFFER + 1, optional=True),
     "escalation": real(0, MAX_WEIGHT),
     "loop_window": integer(1, MAX_WINDOW),
+    "gate_low": real(0, 1, optional=True),
+    "gate_high": real(0, 1, optional=True),
+    "gate_window": integer(MIN_GATE_WINDOW, MAX_GATE_WINDOW),
     "include_prompt": boolean,
     "exempt_token_ids": partial(token_ids, most=MAX_EXEMPT),
 }

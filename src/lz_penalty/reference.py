@@ -27,7 +27,9 @@ __all__ = [
     "compress",
     "compress_buffer",
     "compression_rate",
+    "copy_share",
     "exact_marginal_codelengths",
+    "gate_opening",
     "marginal_codelengths",
     "match_lengths",
     "occurrences",
@@ -155,6 +157,46 @@ def occurrences(
     return _paper_occurrences(context, window_size, buffer_size, lookback or "before_buffer", min_match_length)
 
 
+# ---------------------------------------------------------------- the gate
+
+
+def copy_share(
+    context: Sequence[int], *, gate_window: int = 96, window_size: int = 512, min_match_length: int = 1
+) -> float:
+    """Return the share of the last `gate_window` tokens that merely repeat earlier text: the copy share.
+
+    A position is copied if the n tokens that end there (`n = min_match_length`, at least 2) also end at one of the
+    `window_size` positions before it. The two n-grams may overlap. The share is 0 while the context is shorter than
+    half of `gate_window`.
+
+    >>> copy_share([1, 2, 3, 4, 1, 2, 3, 9], gate_window=8)  # 2 and 3 end a pair of tokens that occurred before
+    0.25
+    >>> copy_share([7, 8] * 30), copy_share(range(60)), copy_share([7, 8] * 20)
+    (0.966..., 0.0, 0.0)
+    """
+    context, n, t = list(context), max(2, min_match_length), len(context)
+    if 2 * t < gate_window:
+        return 0.0
+    recent = min(gate_window, t)
+    copied = 0
+    for i in range(max(t - recent, n - 1), t):  # the n-gram that ends at i begins at i - n + 1
+        earlier = range(max(i - window_size, n - 1), i)
+        copied += any(context[j - n + 1 : j + 1] == context[i - n + 1 : i + 1] for j in earlier)
+    return copied / recent
+
+
+def gate_opening(share: float, gate_low: float, gate_high: float) -> float:
+    """Return which part of every codelength adjustment is charged at this copy share: 0 (closed) to 1 (open).
+
+    >>> gate_opening(0.6, 0.5, 0.7)
+    0.5...
+    """
+    return min(1.0, max(0.0, (share - gate_low) / (gate_high - gate_low)))
+
+
+# ---------------------------------------------------------------- the penalty
+
+
 def adjustments(
     tokens: Sequence[int],
     vocab_size: int,
@@ -166,6 +208,9 @@ def adjustments(
     min_match_length: int | None = 1,
     escalation: float = 0.0,
     loop_window: int = 4096,
+    gate_low: float | None = None,
+    gate_high: float | None = None,
+    gate_window: int = 96,
     exempt_token_ids: Iterable[int] = (),
     include_prompt: bool = True,
     prompt_length: int = 0,
@@ -192,6 +237,12 @@ def adjustments(
     bits: dict[int, float] = {}
     for one in found:  # the minimum over all occurrences, capped at a literal's cost
         bits[one.token] = min(bits.get(one.token, 0.0), one.value - literal)
+    if gate_low is not None and gate_high is not None:
+        share = copy_share(
+            context, gate_window=gate_window, window_size=window_size, min_match_length=min_match_length or 1
+        )
+        opening = gate_opening(share, gate_low, gate_high)
+        bits = {token: opening * value for token, value in bits.items()} if opening else {}
 
     if escalation and (loop := trailing_loop(context, loop_window)):
         token = context[-loop.period]

@@ -74,7 +74,7 @@ def test_requests_to_llama(monkeypatch):
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_wrong_backend_is_found(name):
-    assert findings(op_cases.part("numpy", WRONG[name]), 300)
+    assert findings(op_cases.part("numpy", WRONG[name]), 1000)
 
 
 def clamps(server, given):

@@ -14,7 +14,17 @@ from typing import Any, NamedTuple
 
 from lz_penalty import LZPenaltyConfig, LZPenaltyError
 from lz_penalty._checks import MAX_TOKEN_ID, MAX_TOKEN_IDS
-from lz_penalty.config import FORMULAS, LOOKBACKS, MAX_BUFFER, MAX_WEIGHT, MAX_WINDOW, PRESETS, REQUEST_FIELDS
+from lz_penalty.config import (
+    FORMULAS,
+    LOOKBACKS,
+    MAX_BUFFER,
+    MAX_GATE_WINDOW,
+    MAX_WEIGHT,
+    MAX_WINDOW,
+    MIN_GATE_WINDOW,
+    PRESETS,
+    REQUEST_FIELDS,
+)
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.policy import POLICY_FIELDS, RequestPolicy
 from lz_penalty.policy._rules import MAX_COPIES
@@ -81,6 +91,8 @@ def _server(number: int) -> str:
         if rng.random() < 0.5:
             given["max_buffer_size"] = rng.choice((1, 32, MAX_BUFFER, rng.randint(1, MAX_BUFFER)))
         if rng.random() < 0.3:
+            given["max_gate_window"] = rng.choice((4, 100, MAX_GATE_WINDOW, rng.randint(4, MAX_GATE_WINDOW)))
+        if rng.random() < 0.3:
             given["max_exempt_token_ids"] = rng.choice((0, 3, 100))
         text = json.dumps(given)
         try:
@@ -109,6 +121,7 @@ def _valid(rng: random.Random, server: str) -> Request:
         config.window_size <= settings.max_window_size
         and config.loop_window <= settings.max_loop_window
         and config.buffer_size <= settings.max_buffer_size
+        and config.gate_window <= settings.max_gate_window
         and len(config.exempt_token_ids) <= settings.max_exempt_token_ids
     )
     if not fits or isinstance(settings.default, RequestPolicy):
@@ -259,19 +272,28 @@ def bounds_problem(asked: Any, server: ServerSettings) -> str | None:
     return None
 
 
+def _is_gate(low: float | None, high: float | None, min_match_length: int | None) -> bool:
+    if low is None or high is None:
+        return low is high
+    return min_match_length is not None and 0 <= low < high <= 1
+
+
 def _within(config: LZPenaltyConfig, server: ServerSettings) -> bool:
     window = server.max_window_size if config.min_match_length is not None else MAX_WINDOW
     loop_window = server.max_loop_window if config.escalation else MAX_WINDOW
+    gate_window = server.max_gate_window if config.gate_high is not None else MAX_GATE_WINDOW
     integers = (
         (config.window_size, 1, window),
         (config.buffer_size, 1, server.max_buffer_size if config.min_match_length is not None else MAX_BUFFER),
         (1 if config.min_match_length is None else config.min_match_length, 1, config.buffer_size + 1),
         (config.loop_window, 1, loop_window),
+        (config.gate_window, MIN_GATE_WINDOW, gate_window),
         *((token, 0, MAX_TOKEN_ID) for token in config.exempt_token_ids),
     )
     return (
         all(type(value) is int and low <= value <= high for value, low, high in integers)
         and all(type(value) is float and 0 <= value <= MAX_WEIGHT for value in (config.strength, config.escalation))
+        and _is_gate(config.gate_low, config.gate_high, config.min_match_length)
         and config.strength > 0
         and len(config.exempt_token_ids) <= server.max_exempt_token_ids
         and type(config.include_prompt) is bool

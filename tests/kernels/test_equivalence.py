@@ -1,12 +1,15 @@
 """Every backend equals the reference on generated inputs that repeat themselves, and the check can fail."""
 
 from dataclasses import replace
+from functools import partial
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lz_penalty import apply_lz_penalty_
+from lz_penalty.kernels import numpy_cpu
 from lz_penalty.kernels import triton as triton_cuda
 from lz_penalty.loops import trailing_loop
 from tests.support import cases, quick_or_deep
@@ -79,6 +82,29 @@ def altered(**changes):
     return op
 
 
+def patched(name, change):
+    """Return the op with one function of the NumPy backend changed: a wrong backend."""
+
+    def op(**given):
+        with mock.patch.object(numpy_cpu, name, partial(change, getattr(numpy_cpu, name))):
+            return apply_lz_penalty_(**given)
+
+    return op
+
+
+def longer_ngrams(gate_opening, newest_first, settings):
+    return gate_opening(newest_first, settings._replace(min_match=max(2, settings.min_match) + 1))
+
+
+def wider_gate(gate_opening, newest_first, settings):
+    return gate_opening(newest_first, settings._replace(window=settings.window + 1))
+
+
+def gates_escalation(penalise_row, logits, newest_first, settings, *others):
+    opening = numpy_cpu._gate_opening(newest_first, settings) if settings.gate_window else 1.0
+    penalise_row(logits, newest_first, settings._replace(escalation=settings.escalation * opening), *others)
+
+
 def writes_outside_the_vocabulary(*, vocab_size, **given):
     return apply_lz_penalty_(vocab_size=None, **given)
 
@@ -111,6 +137,9 @@ WRONG = {
     "ignores exempt ids": altered(exempt_token_ids=lambda c: ()),
     "ignores escalation": altered(escalation=lambda c: 0.0),
     "loop window off by one": altered(loop_window=lambda c: c.loop_window + 1),
+    "n-grams of the gate off by one": patched("_gate_opening", longer_ngrams),
+    "window of the gate off by one": patched("_gate_opening", wider_gate),
+    "escalation is gated": patched("_penalise_row", gates_escalation),
     "strength 1 % off": altered(strength=lambda c: c.strength * 1.01),
     "padded vocabulary": writes_outside_the_vocabulary,
     "forgets starts": forgets_starts,
@@ -147,5 +176,5 @@ def test_generated_cases_are_worth_checking():
                 rows += 1
                 adjusted += bool(cases.reference.adjustments(case.context(row), case.vocab_size, **settings))
                 looped += trailing_loop(case.context(row), config.loop_window) is not None
-    assert adjusted > rows / 2
+    assert adjusted > rows / 2.2
     assert looped > rows / 6

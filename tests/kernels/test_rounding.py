@@ -21,9 +21,10 @@ from lz_penalty.kernels.triton import options
 
 KINDS = {"literal": "fp32", "matches": "*i16", "loops": "*fp64"}
 KINDS |= dict.fromkeys(("logits", "changes", "originals"), "*fp32")
-KINDS |= dict.fromkeys("token_ids lengths row_to_slot newest_ids table exempt_ids places ranks".split(), "*i32")
+KINDS |= dict.fromkeys("token_ids lengths row_to_slot newest_ids table exempt_ids places ranks words".split(), "*i32")
 CONSTANTS = {"EXEMPT_STEPS": 4, "BUFFER_BLOCK": 32, "LOOP_BLOCK": 1024, "RUN_BLOCK": 2048}
-CONSTANTS |= {"LOWEST": -1.0, "BLOCK": 512, "MOST_CHUNKS": 128, "EARLY": False, "logit_stride": 1, "stride": 1}
+CONSTANTS |= {"GATE": True, "LOWEST": -1.0, "BLOCK": 512, "MOST_CHUNKS": 128, "MOST_WORDS": 128}
+CONSTANTS |= {"EARLY": False, "logit_stride": 1, "stride": 1}
 CONSTANTS |= dict.fromkeys(("starts", "tail_ids", "tail_lengths"))
 
 def fused(kernel, **changes):

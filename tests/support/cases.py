@@ -14,7 +14,7 @@ import numpy as np
 
 from lz_penalty import LZPenaltyConfig, apply_lz_penalty_, pack_configs, reference
 from lz_penalty._checks import MAX_TOKEN_ID, MAX_TOKEN_IDS
-from lz_penalty.config import MAX_BUFFER, MAX_WINDOW
+from lz_penalty.config import MAX_BUFFER, MAX_GATE_WINDOW, MAX_WINDOW
 
 EPSILON = {"float64": 2.0**-40, "float32": 2.0**-22, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 LARGEST = {"float64": 1.7976931348623157e308, "float32": 3.4028234663852886e38, "float16": 65504.0}
@@ -81,18 +81,33 @@ def config(rng: random.Random, ids: int, *, window: int = 40, buffer: int = 9) -
     """Settings drawn over every option together; small sizes, so that short contexts meet every edge."""
     buffer_size = rng.randint(1, buffer)
     formula = rng.choice(("paper", "paper", "sglang"))
-    return LZPenaltyConfig(
+    min_match_length = 1 if formula == "sglang" else rng.choice((1, None, rng.randint(1, buffer_size + 1)))
+    usual: dict[str, Any] = dict(
         strength=rng.choice((0.15, 0.15, 0.15, 1.0, 1.0, 1.0, 30.0, 0.0)),
         window_size=rng.randint(1, window),
         buffer_size=buffer_size,
         formula=formula,
         lookback=rng.choice((None, "adjacent", "adjacent" if formula == "sglang" else "before_buffer")),
-        min_match_length=1 if formula == "sglang" else rng.choice((1, None, rng.randint(1, buffer_size + 1))),
+        min_match_length=min_match_length,
         escalation=rng.choice((0.0, 0.5, 1.0, 20.0)),
         loop_window=rng.choice((rng.randint(1, 20), rng.randint(1, 2 * window), 4096)),
         include_prompt=rng.random() < 0.5,
         exempt_token_ids=[rng.randrange(ids) for _ in range(rng.choice((0, 0, 1, 4)))],
     )
+    return LZPenaltyConfig(**usual | gate(rng, min_match_length, window))
+
+
+def gate(rng: random.Random, min_match_length: int | None, window: int, largest: int = 96) -> dict[str, Any]:
+    """The settings of a gate, for some of the configs that can have one. Many thresholds are within the text's shares."""
+    if min_match_length is None or rng.random() < 0.6:
+        return {}
+    low = rng.choice((0.0, 0.0, 0.25, 0.5, rng.uniform(0, 0.95)))
+    high = rng.choice((1.0, low + 0.04, math.nextafter(low, 1), rng.uniform(low + 0.01, 1)))
+    gate_window = rng.choice((4, 5, *(rng.randint(4, min(window + 4, MAX_GATE_WINDOW)) for _ in range(2)), largest))
+    settings = {"gate_low": low, "gate_high": high, "gate_window": gate_window}
+    if rng.random() < 0.5:
+        settings["window_size"] = rng.randint(1, 9)  # motifs have such periods: the window's edge matters
+    return settings
 
 
 def unusual_config(rng: random.Random, ids: int, *, window: int = 40, buffer: int = 9) -> LZPenaltyConfig:
@@ -100,16 +115,19 @@ def unusual_config(rng: random.Random, ids: int, *, window: int = 40, buffer: in
     usual = config(rng, ids, window=window, buffer=buffer)
     buffer_size = rng.choice((1, 1, 2, usual.buffer_size, MAX_BUFFER))
     match_lengths = (1,) if usual.formula == "sglang" else (1, 2, buffer_size, buffer_size + 1, None)
-    return replace(
-        usual,
+    min_match_length = rng.choice(match_lengths)
+    changes: dict[str, Any] = dict(
         strength=rng.choice((1e-300, 1e-45, 1e-39, 10 ** rng.uniform(-300, 2), 10 ** rng.uniform(-8, 2), 100.0)),
         window_size=rng.choice((1, 1, 2, usual.window_size, MAX_WINDOW)),
         buffer_size=buffer_size,
-        min_match_length=rng.choice(match_lengths),
+        min_match_length=min_match_length,
         escalation=rng.choice((0.0, 1e-300, usual.escalation, 10 ** rng.uniform(-8, 2), 100.0)),
         loop_window=rng.choice((1, 2, 3, usual.loop_window, MAX_WINDOW)),
         exempt_token_ids=rng.choice(((), usual.exempt_token_ids, range(ids), (MAX_TOKEN_ID,), range(MAX_TOKEN_IDS))),
+        gate_low=None,
+        gate_high=None,
     )
+    return replace(usual, **changes | gate(rng, min_match_length, window, MAX_GATE_WINDOW))
 
 
 def case(
@@ -270,6 +288,9 @@ def settings_of(config: LZPenaltyConfig) -> dict[str, Any]:
         "min_match_length",
         "escalation",
         "loop_window",
+        "gate_low",
+        "gate_high",
+        "gate_window",
         "exempt_token_ids",
     )
     return {name: getattr(config, name) for name in names} | {"lookback": config.effective_lookback}

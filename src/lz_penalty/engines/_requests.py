@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from lz_penalty import _packing as col
-from lz_penalty._packing import PackedConfig, pack_configs, pack_table
+from lz_penalty._packing import PackedConfig, pack_configs, pack_table, packed_once, unpack_rows
 from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.engines._device import send
 from lz_penalty.engines.server import ServerSettings
@@ -69,7 +69,8 @@ class SettingsReader:
     @property
     def longest_reach(self) -> int:
         """How many trailing tokens can matter to any request within the caps."""
-        return max(self._server.max_window_size + self._server.max_buffer_size, self._server.max_loop_window)
+        server = self._server
+        return max(server.max_gate_window + server.max_window_size + server.max_buffer_size, server.max_loop_window)
 
     def read(self, extra_args: dict[str, Any] | None, slot: int) -> Settings | None:
         """Return the settings of the request that takes `slot`, `None` if it has no penalty and no policy."""
@@ -151,8 +152,7 @@ class SettingsReader:
 
 def reach_of(config: LZPenaltyConfig) -> int:
     """Return how many trailing tokens can matter to a penalty."""
-    window = 0 if config.min_match_length is None else config.window_size + config.buffer_size
-    return max(window, config.loop_window if config.escalation else 0)
+    return unpack_rows(packed_once(config, None), 1)[0].reach
 
 
 def _parse(server: ServerSettings, asked: tuple[tuple[str, type, Any], ...]) -> tuple[Settings, _Exempt]:

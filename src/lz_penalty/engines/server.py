@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from lz_penalty._checks import MAX_TOKEN_ID, MAX_TOKEN_IDS, boolean, integer
-from lz_penalty.config import MAX_BUFFER, MAX_WINDOW, LZPenaltyConfig
+from lz_penalty.config import MAX_BUFFER, MAX_GATE_WINDOW, MAX_WINDOW, MIN_GATE_WINDOW, LZPenaltyConfig
 from lz_penalty.errors import LZPenaltyError, bad_value, show, shown_name, unknown_field
 from lz_penalty.policy import POLICY_FIELDS, Asked, RequestPolicy, settings_from_request
 
@@ -34,6 +34,7 @@ class ServerSettings:
             policy. `None` means no penalty.
         max_window_size: the largest allowed `lz_window_size`; limits memory and work per request.
         max_loop_window: the largest allowed `lz_loop_window`.
+        max_gate_window: the largest allowed `lz_gate_window`.
         max_buffer_size: the largest allowed `lz_buffer_size`. On a GPU it also limits how many kernels are compiled.
         max_exempt_token_ids: the largest allowed number of ids in `lz_exempt_token_ids`.
         penalise_special_tokens: do not exempt end-of-sequence, thinking and chat-template tokens.
@@ -45,6 +46,7 @@ class ServerSettings:
     default: Asked = None
     max_window_size: int = 8_192
     max_loop_window: int = 8_192
+    max_gate_window: int = 1_024
     max_buffer_size: int = 512
     max_exempt_token_ids: int = MAX_TOKEN_IDS
     penalise_special_tokens: bool = False
@@ -55,6 +57,7 @@ class ServerSettings:
         """Check every field, and the default against the caps."""
         integer(1, MAX_WINDOW)("max_window_size", self.max_window_size)
         integer(1, MAX_WINDOW)("max_loop_window", self.max_loop_window)
+        integer(MIN_GATE_WINDOW, MAX_GATE_WINDOW)("max_gate_window", self.max_gate_window)
         integer(1, MAX_BUFFER)("max_buffer_size", self.max_buffer_size)
         integer(0, MAX_TOKEN_IDS)("max_exempt_token_ids", self.max_exempt_token_ids)
         boolean("penalise_special_tokens", self.penalise_special_tokens)
@@ -151,6 +154,7 @@ class ServerSettings:
         for name, cap, matters in (
             ("window_size", self.max_window_size, config.min_match_length is not None),
             ("loop_window", self.max_loop_window, config.escalation),
+            ("gate_window", self.max_gate_window, config.gate_high is not None),
             ("buffer_size", self.max_buffer_size, config.min_match_length is not None),
         ):
             size = getattr(config, name)

@@ -10,6 +10,7 @@ import math
 from functools import partial
 
 import mlx.core as mx
+import numpy as np
 
 from lz_penalty import _packing as col
 
@@ -29,10 +30,12 @@ def _step(packed, vocab_size, logits, token_ids):
     reach = max(recent, looped)
     if not reach:
         return logits
-    newest_first = tokens[tokens.size - reach :][::-1].astype(mx.int64)
-    agree = _agreement(newest_first, reach if looped else settings.buffer)
+    newest_first = tokens[max(0, tokens.size - settings.reach) :][::-1].astype(mx.int64)
+    agree = _agreement(newest_first[:reach], reach if looped else settings.buffer)
     literal = math.log2(vocab_size)
     found, bits = _codelengths(newest_first[:recent], agree, settings, offset, literal)
+    if settings.gate_window:
+        bits = bits * _gate_opening(newest_first, settings)
     if looped:
         token, further = _escalation(newest_first, agree, looped, settings.escalation * (literal + 1))
         bits = mx.concatenate([mx.where(found == token, bits - further, bits), -further])
@@ -80,6 +83,26 @@ def _codelengths(recent, agree, settings, offset, literal):
         grown = mx.log2(1 + (distance - 1) / (length * (distance + length))) - 1
     extends = (match == longest) & (longest >= max(1, least - 1)) & (e >= (1 if adjacent else 2))
     return tokens, mx.minimum(mx.where(extends, grown, value) - literal, 0)
+
+
+def _gate_opening(newest_first, settings):
+    """Return which part of every codelength is charged: the definition's `gate_opening` of its `copy_share`."""
+    n, size, window = newest_first.size, max(2, settings.min_match), settings.window
+    recent = min(settings.gate_window, n)
+    if 2 * n < settings.gate_window or n < size:
+        return 0.0
+    rank, length = _dense_ranks(newest_first[: settings.gate_window + window + size - 1]), 1
+    while length < size:
+        step = min(length, size - length)
+        rank = _dense_ranks(rank[:-step] * n + rank[step:])
+        length += step
+    order = mx.sort(rank * n + mx.arange(rank.size))
+    rank, place = order // n, order % n
+    copied = (rank[1:] == rank[:-1]) & (place[1:] - place[:-1] <= window) & (place[:-1] < recent)
+    shares = np.arange(recent + 1) / recent  # of every possible count; MLX has no float64 on a GPU
+    with np.errstate(over="ignore"):
+        openings = np.clip((shares - settings.gate_low) / (settings.gate_high - settings.gate_low), 0, 1)
+    return mx.array(openings.astype(np.float32))[copied.sum()]
 
 
 def _escalation(newest_first, agree, looped, weight):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from functools import partial
 
 import numpy as np
@@ -14,18 +15,20 @@ from lz_penalty.kernels._compiling import compiled
 _NOTHING = np.empty(0, dtype=np.int64)
 _NO_TAIL = np.empty((0, 0), dtype=np.int64)
 _LOG2 = np.log2(np.maximum(1, np.arange(MAX_WINDOW + MAX_BUFFER + 2)))  # of every possible distance and length
+_MULTIPLIER = np.uint64(secrets.randbits(64) | 1)  # of the hash: nobody can prepare a text with many collisions
 _LARGEST = {np.dtype(kind): float(np.finfo(kind).max) for kind in (np.float32, np.float64)}
 
 
 def prepare(arrays, packed, vocab_size, *, ahead=False):
     """Return a step for arrays like these; see `lz_penalty.kernels.Backend`."""
-    settings = packed.table, packed.table.view(np.float32), packed.exempt_ids, vocab_size
-    reach = max(packed.reach, packed.max_loop_window)
+    table = packed.table
+    settings = table, table.view(np.float32), table.view(np.float64), packed.exempt_ids, vocab_size
+    sizes = packed.reach, packed.max_gate_window > 0
 
     def penalise(logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths):
         tail = _NO_TAIL if tail_ids is None else tail_ids.astype(np.int64, copy=False)
         vectors = _int64(lengths), _int64(starts), _int64(row_to_slot), tail, _int64(tail_lengths)
-        _apply(logits, token_ids, *vectors, *settings, reach, _LARGEST[logits.dtype], _LOG2)
+        _apply(logits, token_ids, *vectors, *settings, *sizes, _LARGEST[logits.dtype], _LOG2, _MULTIPLIER)
 
     return on_numpy(penalise)
 
@@ -38,13 +41,15 @@ def _int64(vector):
 @compiled
 def _apply(
     logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths,
-    table, floats, exempt_ids, vocab_size, reach, largest, log2,
+    table, floats, doubles, exempt_ids, vocab_size, reach, gated, largest, log2, multiplier,
 ):  # fmt: skip
     reach = min(reach, token_ids.shape[1] + tail_ids.shape[1])
     newest_first = np.empty(reach, dtype=np.int64)
     run = np.empty(reach + 1, dtype=np.int32)
     tokens = np.empty(reach + 1, dtype=np.int64)
     new = np.empty(reach + 1, dtype=logits.dtype)
+    older = np.empty(reach if gated else 0, dtype=np.int32)
+    heads = np.empty(1 << int(np.log2(max(1, reach)) + 1) if gated else 0, dtype=np.int32)
     literal = np.log2(vocab_size)
 
     for row in range(logits.shape[0]):
@@ -61,7 +66,8 @@ def _apply(
         drafts = 0
         if tail_ids.shape[0]:
             drafts = tail_lengths[row] if len(tail_lengths) else tail_ids.shape[1]
-        n = min(end - begin + drafts, max(window + buffer, loop_window))
+        gate_window = table[setting, col.GATE_WINDOW]
+        n = min(end - begin + drafts, max(gate_window + window + buffer, loop_window))
         for i in range(min(n, drafts)):
             newest_first[i] = tail_ids[row, drafts - 1 - i]
         for i in range(drafts, n):
@@ -76,10 +82,19 @@ def _apply(
             loop_token = newest_first[period - 1]
             further = floats[setting, col.ESCALATION] * (literal + 1) * (length / period - 1)
 
+        min_match = table[setting, col.MIN_MATCH]
+        opening = 1.0
+        if gate_window:
+            opening = _gate_opening(
+                newest_first, n, run, recent, gate_window, window, max(2, min_match),
+                doubles[setting, col.GATE_LOW // 2], doubles[setting, col.GATE_HIGH // 2], heads, older, multiplier,
+            )  # fmt: skip
+            if opening == 0.0:
+                recent = 0  # the codelength considers nothing
+
         # Compute the new logit of every candidate from the original logits; then write the smallest of each token.
         strength = floats[setting, col.STRENGTH]
         exempt = exempt_ids[table[setting, col.EXEMPT_BEGIN] : table[setting, col.EXEMPT_END]]
-        min_match = table[setting, col.MIN_MATCH]
         longest = 0
         for source in range(max(offset, 1), recent):  # a match is a run inside the window, of a buffer at most
             run[source] = min(run[source], buffer, recent - source)
@@ -104,7 +119,7 @@ def _apply(
                 value = log2[e]
             else:
                 continue
-            bits = min(value - literal, 0.0)
+            bits = min(value - literal, 0.0) * opening
             if token == loop_token:
                 bits -= further
             if len(exempt) and _contains(exempt, token):
@@ -161,3 +176,61 @@ def _trailing_runs(newest_first, recent, looped, run):
         if p >= recent and ruled_out >= looped // 3:
             break
     return period, longest
+
+
+@compiled
+def _gate_opening(newest_first, n, run, recent, gate_window, window, size, low, high, heads, older, multiplier):
+    """Return which part of every codelength is charged: the definition's `gate_opening` of its `copy_share`.
+
+    In a loop, one run contains nearly all recent tokens, and the copy share need not be known to see that the gate is open.
+    """
+    if 2 * n < gate_window:
+        return 0.0
+    longest = 0
+    for p in range(1, min(window + 1, recent)):
+        longest = max(longest, run[p])
+    share = max(0, min(n, gate_window, longest - size + 1)) / min(n, gate_window)
+    if share < high:
+        share = _copy_share(newest_first, n, gate_window, window, size, heads, older, multiplier)
+    return min(1.0, max(0.0, (share - low) / (high - low)))
+
+
+@compiled
+def _copy_share(newest_first, n, gate_window, window, size, heads, older, multiplier):
+    """Return the copy share, as `reference.copy_share` does, in time linear in both windows.
+
+    Each n-gram is put into a chain of n-grams with equal hash values, the oldest first. `heads` contains the newest one
+    of every chain, `older` the next one of each. The hash of an n-gram follows from that of the n-gram before it.
+    """
+    recent = min(n, gate_window)
+    n = min(n, gate_window + window + size - 1)
+    if n < size:
+        return 0.0
+    bits = 1
+    while 1 << bits < n:
+        bits += 1
+    heads[: 1 << bits] = -1
+    shift = np.uint64(64 - bits)
+    power, key = np.uint64(1), np.uint64(0)
+    for i in range(n - size + 1, n):
+        key += power * multiplier * np.uint64(newest_first[i])
+        power *= multiplier
+    power *= multiplier
+    copied = 0
+    for i in range(n - size, -1, -1):
+        key = multiplier * (np.uint64(newest_first[i]) + key)
+        bucket = key >> shift
+        other = heads[bucket]
+        older[i] = other
+        heads[bucket] = i
+        key -= power * np.uint64(newest_first[i + size - 1])
+        if i < recent:
+            while other >= 0 and other - i <= window:
+                k = 0
+                while k < size and newest_first[i + k] == newest_first[other + k]:
+                    k += 1
+                if k == size:
+                    copied += 1
+                    break
+                other = older[other]
+    return copied / recent

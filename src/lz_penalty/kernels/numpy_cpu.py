@@ -23,8 +23,7 @@ def _penalise(packed, vocab_size, logits, token_ids, lengths, starts, row_to_slo
         slot = row if row_to_slot is None else row_to_slot[row]
         end = token_ids.shape[1] if lengths is None else int(lengths[row])
         begin = 0 if starts is None else int(starts[row])
-        reach = max(settings.window + settings.buffer, settings.loop_window)
-        context = token_ids[slot, max(begin, end - reach) : end]
+        context = token_ids[slot, max(begin, end - settings.reach) : end]
         if tail_ids is not None:
             drafts = tail_ids[row] if tail_lengths is None else tail_ids[row, : tail_lengths[row]]
             context = np.concatenate([context, drafts])
@@ -34,7 +33,9 @@ def _penalise(packed, vocab_size, logits, token_ids, lengths, starts, row_to_slo
 
 def _penalise_row(logits, newest_first, settings, exempt_ids, vocab_size):
     literal = math.log2(vocab_size)
-    tokens, bits = _codelengths(newest_first, settings, literal)
+    opening = _gate_opening(newest_first, settings) if settings.gate_window else 1.0
+    tokens, bits = _codelengths(newest_first, settings, literal) if opening else (newest_first[:0], np.empty(0))
+    bits *= opening
     if settings.loop_window and (loop := _trailing_loop(newest_first[: settings.loop_window])):
         period, run = loop
         token = newest_first[period - 1]
@@ -76,6 +77,28 @@ def _codelengths(newest_first, settings, literal):
             value[extends] = np.log2(1 + (e - 1) / (longest * (e + longest))) - 1
     found = value < np.inf
     return tokens[found], np.minimum(value[found] - literal, 0.0)
+
+
+def _gate_opening(newest_first, settings):
+    """Return which part of every codelength is charged: the definition's `gate_opening` of its `copy_share`.
+
+    N-grams get ranks, equal ones equal ranks: first those of one token, then those of two, four and so on.
+    """
+    n, size = len(newest_first), max(2, settings.min_match)
+    recent = min(settings.gate_window, n)
+    if 2 * n < settings.gate_window or n < size:
+        return 0.0
+    newest_first = newest_first[: settings.gate_window + settings.window + size - 1]
+    rank, length = np.unique(newest_first, return_inverse=True)[1], 1
+    while length < size:
+        step = min(length, size - length)
+        rank = np.unique(rank[:-step] * n + rank[step:], return_inverse=True)[1]
+        length += step
+    order = np.argsort(rank, kind="stable")
+    nearer, farther = order[:-1], order[1:]  # two occurrences of an n-gram without a third between them, or two n-grams
+    copied = (rank[nearer] == rank[farther]) & (farther - nearer <= settings.window) & (nearer < recent)
+    opening = (int(copied.sum()) / recent - settings.gate_low) / (settings.gate_high - settings.gate_low)
+    return min(1.0, max(0.0, opening))
 
 
 def _match_lengths(recent, offset, buffer):

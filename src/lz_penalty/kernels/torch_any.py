@@ -30,12 +30,16 @@ def _step(
     rows, device = logits.shape[0], logits.device
     table = torch.as_tensor(packed.table, device=device).expand(rows, -1)
     floats = table.contiguous().view(torch.float32).to(torch.promote_types(logits.dtype, torch.float32))
-    reach = max(packed.reach, packed.max_loop_window)
     newest_first, n = _newest_first(
-        token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, rows=rows, reach=reach
+        token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, rows=rows, reach=packed.reach
     )
     literal = math.log2(vocab_size)
-    tokens, bits = _codelengths(newest_first[:, : packed.reach], n, table, packed.max_buffer, literal, floats.dtype)
+    tokens, bits = _codelengths(
+        newest_first[:, : packed.codelength_reach], n, table, packed.max_buffer, literal, floats.dtype
+    )
+    if packed.max_gate_window:
+        gated = newest_first[:, : packed.max_gate_window + packed.codelength_reach]
+        bits = bits * _gate_opening(gated, n, table, packed.max_buffer + 1).to(bits.dtype)
 
     if packed.max_loop_window:
         period, copies = _trailing_loop(newest_first[:, : packed.max_loop_window], n, table[:, col.LOOP_WINDOW])
@@ -157,6 +161,38 @@ def _dense_ranks(first: Tensor, second: Tensor) -> Tensor:
     new = (first[:, 1:] != first[:, :-1]) | (second[:, 1:] != second[:, :-1])
     ranks = torch.nn.functional.pad(new.long().cumsum(dim=1), (1, 0))
     return torch.empty_like(ranks).scatter_(1, order, ranks)
+
+
+def _gate_opening(newest_first: Tensor, n: Tensor, table: Tensor, largest_size: int) -> Tensor:
+    """Return which part of every codelength is charged `[rows, 1]`: the definition's `gate_opening` of its `copy_share`.
+
+    N-grams get ranks, equal ones equal ranks: first those of one token, then those of two, four and so on.
+    """
+    reach = newest_first.shape[1]
+    window, min_match, gate_window = (table[:, c, None].long() for c in (col.WINDOW, col.MIN_MATCH, col.GATE_WINDOW))
+    size = min_match.clamp(min=2)
+    place = torch.arange(reach, device=newest_first.device)
+    rank, length = newest_first, torch.ones_like(size)
+    for _ in range((max(2, largest_size) - 1).bit_length()):
+        step = length.minimum(size - length)  # 0 if the row's n-grams are complete
+        rank = _dense_ranks(rank, rank.gather(1, (place + step).clamp(max=reach - 1)))
+        length = length + step
+    rank = torch.where(place + size <= n[:, None], rank, reach + place)  # an n-gram that is not inside the context
+    order = rank.argsort(dim=1, stable=True)
+    rank = rank.gather(1, order)
+    nearer, farther = order[:, :-1], order[:, 1:]
+    recent = n[:, None].minimum(gate_window)
+    copied = (rank[:, :-1] == rank[:, 1:]) & (farther - nearer <= window) & (nearer < recent)
+    exact = torch.float64 if newest_first.device.type != "mps" else torch.float32
+    share = copied.sum(dim=1, keepdim=True).to(exact) / recent.clamp(min=1).to(exact)
+    low, high = (_doubles(table, c).to(exact) for c in (col.GATE_LOW, col.GATE_HIGH))
+    opening = torch.where(2 * n[:, None] < gate_window, 0.0, ((share - low) / (high - low)).clamp(0, 1))
+    return torch.where(gate_window > 0, opening, 1.0)
+
+
+def _doubles(table: Tensor, column: int) -> Tensor:
+    """Return a setting that takes two columns `[rows, 1]`."""
+    return table[:, column : column + 2].contiguous().view(torch.float64)
 
 
 def _trailing_loop(newest_first: Tensor, n: Tensor, loop_window: Tensor) -> tuple[Tensor, Tensor]:

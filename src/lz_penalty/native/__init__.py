@@ -40,12 +40,15 @@ class NativeSettings(ctypes.Structure):
     _fields_ = (
         ("strength", ctypes.c_double),
         ("escalation", ctypes.c_double),
+        ("gate_low", ctypes.c_double),
+        ("gate_high", ctypes.c_double),
         ("formula", ctypes.c_int32),
         ("lookback", ctypes.c_int32),
         ("window_size", ctypes.c_int32),
         ("buffer_size", ctypes.c_int32),
         ("min_match_length", ctypes.c_int32),
         ("loop_window", ctypes.c_int32),
+        ("gate_window", ctypes.c_int32),
         ("exempt_ids", ctypes.POINTER(ctypes.c_int32)),
         ("exempt_count", ctypes.c_int32),
     )
@@ -57,12 +60,15 @@ def native_settings(config: LZPenaltyConfig) -> NativeSettings:
     return NativeSettings(
         config.strength,
         config.escalation,
+        config.gate_low or 0.0,
+        config.gate_high or 0.0,
         _FORMULAS[config.formula],
         _LOOKBACKS[config.effective_lookback],
         config.window_size,
         config.buffer_size,
         config.min_match_length or 0,
         config.loop_window,
+        config.gate_window if config.gate_high is not None else 0,
         (ctypes.c_int32 * len(ids))(*ids),
         len(ids),
     )

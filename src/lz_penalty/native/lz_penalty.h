@@ -10,7 +10,7 @@
  * `lz_penalty_apply` changes logits as docs/mathematics.md defines it and is a pure function of tokens, logits and
  * settings. A context is plain memory of the caller with settings, a table of logarithms and scratch space; the caller
  * frees the memory and nothing else. The settings bound its size, below 2 MiB at the largest allowed. One context serves
- * one thread at a time. The time is linear in window and loop window, whatever the vocabulary.
+ * one thread at a time. The time is linear in window, loop window and gate window, whatever the vocabulary.
  *
  * Define LZ_PENALTY_API before you include this header to give the functions another linkage than `static inline`.
  */
@@ -30,6 +30,7 @@
 enum { LZ_PENALTY_PAPER = 0, LZ_PENALTY_SGLANG = 1 };                    /* formula */
 enum { LZ_PENALTY_BEFORE_BUFFER = 0, LZ_PENALTY_ADJACENT = 1 };          /* lookback */
 enum { LZ_PENALTY_MAX_WINDOW = 65536, LZ_PENALTY_MAX_BUFFER = 4096, LZ_PENALTY_MAX_EXEMPT = 2047 };
+enum { LZ_PENALTY_MIN_GATE_WINDOW = 4, LZ_PENALTY_MAX_GATE_WINDOW = 4096 };
 
 enum {
     LZ_PENALTY_OK = 0,
@@ -42,6 +43,7 @@ enum {
     LZ_PENALTY_BAD_BUFFER,
     LZ_PENALTY_BAD_MIN_MATCH,
     LZ_PENALTY_BAD_LOOP_WINDOW,
+    LZ_PENALTY_BAD_GATE,
     LZ_PENALTY_BAD_EXEMPT,
     LZ_PENALTY_BAD_MEMORY,
     LZ_PENALTY_BAD_VOCAB,
@@ -51,12 +53,15 @@ enum {
 typedef struct {
     double strength;             /* logits per bit; 0 to 100 */
     double escalation;           /* further bits against a loop, growing with every copy; 0 to 100 */
+    double gate_low;             /* charge nothing up to this copy share; 0 to 1 */
+    double gate_high;            /* charge whole codelengths from this copy share on; above gate_low, at most 1 */
     int32_t formula;             /* LZ_PENALTY_PAPER or LZ_PENALTY_SGLANG */
     int32_t lookback;            /* LZ_PENALTY_BEFORE_BUFFER or LZ_PENALTY_ADJACENT, which SGLANG requires */
     int32_t window_size;         /* 1 to 65,536 */
     int32_t buffer_size;         /* 1 to 4,096 */
     int32_t min_match_length;    /* 1 to buffer_size + 1; 0: no codelength adjustment; SGLANG requires 1 */
     int32_t loop_window;         /* 1 to 65,536 */
+    int32_t gate_window;         /* 4 to 4,096; 0: no gate. A gate requires min_match_length > 0 */
     const int32_t *exempt_ids;   /* never adjusted: ascending, each once, none negative; copied into the context */
     int32_t exempt_count;        /* 0 to 2,047 */
 } lz_penalty_settings;
@@ -69,6 +74,9 @@ typedef struct {
     int32_t *ids;   /* candidates, nearest first; a token may occur several times, its smallest value counts */
     float *values;  /* their bits, relative to a literal */
     float *log2;    /* of 0 (unused), 1, 2, ... */
+    int32_t *heads; /* with a gate: the newest n-gram of each hash value */
+    int32_t *older; /* the next n-gram with the same hash value */
+    uint64_t multiplier; /* of the hash; it differs, so that nobody can prepare a text in which many n-grams collide */
 } lz_penalty;
 
 /* Return the paper's settings. */
@@ -97,6 +105,12 @@ LZ_PENALTY_API int lz_penalty_check(const lz_penalty_settings *s)
     if (s->buffer_size < 1 || s->buffer_size > LZ_PENALTY_MAX_BUFFER) return LZ_PENALTY_BAD_BUFFER;
     if (s->min_match_length < 0 || s->min_match_length > s->buffer_size + 1) return LZ_PENALTY_BAD_MIN_MATCH;
     if (s->loop_window < 1 || s->loop_window > LZ_PENALTY_MAX_WINDOW) return LZ_PENALTY_BAD_LOOP_WINDOW;
+    if (s->gate_window) {
+        if (s->gate_window < LZ_PENALTY_MIN_GATE_WINDOW || s->gate_window > LZ_PENALTY_MAX_GATE_WINDOW)
+            return LZ_PENALTY_BAD_GATE;
+        if (!(0 <= s->gate_low && s->gate_low < s->gate_high && s->gate_high <= 1)) return LZ_PENALTY_BAD_GATE;
+        if (!s->min_match_length) return LZ_PENALTY_BAD_GATE;
+    }
     if (s->formula == LZ_PENALTY_SGLANG) {
         if (s->lookback != LZ_PENALTY_ADJACENT) return LZ_PENALTY_BAD_LOOKBACK;
         if (s->min_match_length != 1) return LZ_PENALTY_BAD_MIN_MATCH;
@@ -122,6 +136,7 @@ LZ_PENALTY_API const char *lz_penalty_error(int code)
         "buffer_size must be from 1 to 4096",
         "min_match_length must be from 0 (none) to buffer_size + 1, and 1 with LZ_PENALTY_SGLANG",
         "loop_window must be from 1 to 65536",
+        "a gate needs gate_window from 4 to 4096, 0 <= gate_low < gate_high <= 1 and min_match_length > 0",
         "exempt_ids must be at most 2047 ids, ascending, each once, none negative",
         "the memory must be aligned and of at least lz_penalty_size bytes",
         "vocab_size must be at least 1",
@@ -134,39 +149,46 @@ static inline int32_t lz_penalty__max(int32_t a, int32_t b) { return a > b ? a :
 static inline int32_t lz_penalty__min(int32_t a, int32_t b) { return a < b ? a : b; }
 
 /* Count the entries of the arrays that follow a context, for settings that were checked. */
-static inline void lz_penalty__sizes(const lz_penalty_settings *s, size_t *run, size_t *ids, size_t *logs)
+static inline void lz_penalty__sizes(
+    const lz_penalty_settings *s, size_t *run, size_t *ids, size_t *logs, size_t *heads, size_t *older)
 {
     int32_t seen = s->window_size + (s->lookback == LZ_PENALTY_BEFORE_BUFFER ? s->buffer_size : 0);
     *run = (size_t)lz_penalty__max(seen, s->loop_window / 3 + 1);
     *ids = (size_t)s->window_size + 1;
     *logs = (size_t)lz_penalty__max(s->window_size, s->buffer_size) + 2;
+    *older = s->gate_window ? (size_t)(s->gate_window + s->window_size + s->buffer_size) : 0;
+    *heads = s->gate_window ? 1 : 0;
+    while (*heads < *older) *heads *= 2;
 }
 
 /* Return how many bytes a context for these settings needs; 0 if they are malformed. */
 LZ_PENALTY_API size_t lz_penalty_size(const lz_penalty_settings *s)
 {
-    size_t run, ids, logs;
+    size_t run, ids, logs, heads, older;
     if (lz_penalty_check(s) != LZ_PENALTY_OK) return 0;
-    lz_penalty__sizes(s, &run, &ids, &logs);
-    return sizeof(lz_penalty) + 4 * ((size_t)s->exempt_count + run + 2 * ids + logs);
+    lz_penalty__sizes(s, &run, &ids, &logs, &heads, &older);
+    return sizeof(lz_penalty) + 4 * ((size_t)s->exempt_count + run + 2 * ids + logs + heads + older);
 }
 
 /* Make a context in `memory` (aligned as by malloc). Nothing is written unless LZ_PENALTY_OK is returned. */
 LZ_PENALTY_API int lz_penalty_init(void *memory, size_t size, const lz_penalty_settings *s, lz_penalty **out)
 {
-    size_t run, ids, logs, i;
+    size_t run, ids, logs, heads, older, i;
     lz_penalty *p = (lz_penalty *)memory;
     int error = lz_penalty_check(s);
     if (error != LZ_PENALTY_OK) return error;
     if (!memory || !out) return LZ_PENALTY_BAD_POINTER;
     if (size < lz_penalty_size(s) || (uintptr_t)memory % sizeof(void *)) return LZ_PENALTY_BAD_MEMORY;
-    lz_penalty__sizes(s, &run, &ids, &logs);
+    lz_penalty__sizes(s, &run, &ids, &logs, &heads, &older);
     p->settings = *s;
     p->exempt_ids = (int32_t *)(p + 1);
     p->run = p->exempt_ids + s->exempt_count;
     p->ids = p->run + run;
     p->values = (float *)(p->ids + ids);
     p->log2 = p->values + ids;
+    p->heads = (int32_t *)(p->log2 + logs);
+    p->older = p->heads + heads;
+    p->multiplier = (uint64_t)(uintptr_t)p * UINT64_C(0x9E3779B97F4A7C15) | 1;
     if (s->exempt_count) memcpy(p->exempt_ids, s->exempt_ids, sizeof(int32_t) * (size_t)s->exempt_count);
     p->settings.exempt_ids = p->exempt_ids;
     p->exempt_mask = 0;
@@ -226,6 +248,61 @@ static inline int32_t lz_penalty__runs(const int32_t *end, int32_t recent, int32
     return period;
 }
 
+/* Return the copy share of `n` tokens: the share of the last `recent` ones that merely repeat, from n-grams of `size`
+ * tokens. Each n-gram is put into a chain of n-grams with equal hash values, the oldest first. The hash of an n-gram
+ * follows from that of the n-gram before it, so the time is linear. */
+static inline double lz_penalty__copy_share(lz_penalty *p, const int32_t *end, int32_t n, int32_t recent, int32_t size)
+{
+    const uint64_t m = p->multiplier;
+    const int32_t window = p->settings.window_size;
+    uint64_t power = 1, key = 0;
+    int32_t copied = 0, bits = 1, i;
+    if (n < size) return 0;
+    while ((int32_t)1 << bits < n) bits++;
+    memset(p->heads, -1, sizeof(int32_t) << bits);
+    for (i = n - size + 1; i < n; i++) {
+        power *= m;
+        key += power * (uint64_t)(int64_t)lz_penalty__at(end, i);
+    }
+    power *= m;
+    for (i = n - size; i >= 0; i--) {
+        int32_t *head, other;
+        key = m * ((uint64_t)(int64_t)lz_penalty__at(end, i) + key);
+        head = p->heads + (key >> (64 - bits));
+        other = *head;
+        p->older[i] = other;
+        *head = i;
+        key -= power * (uint64_t)(int64_t)lz_penalty__at(end, i + size - 1);
+        for (; i < recent && other >= 0 && other - i <= window; other = p->older[other]) {
+            int32_t k = 0;
+            while (k < size && lz_penalty__at(end, i + k) == lz_penalty__at(end, other + k)) k++;
+            if (k == size) {
+                copied++;
+                break;
+            }
+        }
+    }
+    return (double)copied / recent;
+}
+
+/* Return which part of every codelength is charged, from 0 to 1. `run` holds the trailing runs of the periods below
+ * `stop`: in a loop, one run contains nearly all recent tokens, and the gate is open whatever the rest. */
+static inline double lz_penalty__gate_opening(lz_penalty *p, const int32_t *end, size_t n_tokens, int32_t stop)
+{
+    const lz_penalty_settings *s = &p->settings;
+    const int32_t size = lz_penalty__max(2, s->min_match_length), seen = s->gate_window + s->window_size + size - 1;
+    const int32_t n = n_tokens < (size_t)seen ? (int32_t)n_tokens : seen, recent = lz_penalty__min(n, s->gate_window);
+    int32_t longest = 0, d;
+    double share, opening;
+    if (2 * n < s->gate_window) return 0;
+    stop = lz_penalty__min(stop, s->window_size + 1);
+    for (d = 1; d < stop; d++) longest = lz_penalty__max(longest, p->run[d]);
+    share = (double)lz_penalty__min(recent, longest - size + 1) / recent;
+    if (share < s->gate_high) share = lz_penalty__copy_share(p, end, n, recent, size);
+    opening = (share - s->gate_low) / (s->gate_high - s->gate_low);
+    return opening < 0 ? 0 : opening > 1 ? 1 : opening;
+}
+
 /* Fill `ids` and `values` (bits relative to a literal, without `strength`) and return how many there are.
  * A token may occur several times: its smallest value counts. Ids outside the vocabulary and exempt ones do not occur. */
 LZ_PENALTY_API int32_t lz_penalty_candidates(lz_penalty *p, int32_t vocab_size, const int32_t *tokens, size_t n_tokens)
@@ -234,11 +311,11 @@ LZ_PENALTY_API int32_t lz_penalty_candidates(lz_penalty *p, int32_t vocab_size, 
     const int coded = s->min_match_length > 0, paper = s->formula == LZ_PENALTY_PAPER;
     const int before = s->lookback == LZ_PENALTY_BEFORE_BUFFER;
     const int32_t offset = before ? s->buffer_size : 0, seen = coded ? offset + s->window_size : 0;
-    const int32_t recent = n_tokens < (size_t)seen ? (int32_t)n_tokens : seen;
+    int32_t recent = n_tokens < (size_t)seen ? (int32_t)n_tokens : seen;
     int32_t looped = s->escalation > 0 ? s->loop_window : 0;
     int32_t longest = 0, loop_run, loop_period, loop_token = -1, count = 0, candidates, extended, e;
     const double literal = log2((double)vocab_size);
-    double further = 0;
+    double further = 0, opening = 1;
     const int32_t *end = tokens + n_tokens;
 
     if (n_tokens < (size_t)looped) looped = (int32_t)n_tokens;
@@ -247,6 +324,10 @@ LZ_PENALTY_API int32_t lz_penalty_candidates(lz_penalty *p, int32_t vocab_size, 
     if (loop_period) {
         loop_token = lz_penalty__at(end, loop_period - 1);
         further = s->escalation * (literal + 1) * ((double)loop_run / loop_period - 1);
+    }
+    if (s->gate_window) {
+        opening = lz_penalty__gate_opening(p, end, n_tokens, recent);
+        if (opening == 0) recent = 0; /* the codelength considers nothing */
     }
     for (e = lz_penalty__max(offset, 1); e < recent; e++) { /* a match is a run inside the window */
         p->run[e] = lz_penalty__min(p->run[e], lz_penalty__min(s->buffer_size, recent - e));
@@ -268,7 +349,7 @@ LZ_PENALTY_API int32_t lz_penalty_candidates(lz_penalty *p, int32_t vocab_size, 
         } else if (s->min_match_length == 1) value = p->log2[e];
         else continue;
         if (lz_penalty__exempt(p, token)) continue;
-        value = value < (double)(float)literal ? value - literal : 0; /* the table's logarithms are floats */
+        value = value < (double)(float)literal ? opening * (value - literal) : 0; /* the table's logarithms are floats */
         p->ids[count] = token;
         p->values[count++] = (float)(token == loop_token ? value - further : value);
     }

@@ -34,7 +34,7 @@ static inline lz_penalty_llama *lz_penalty_llama_context(const lz_penalty_settin
     char *memory;
     lz_penalty_llama *context;
     if (!penalty_size || n_vocab < 1) return NULL;
-    reach = (size_t)lz_penalty__max(s->window_size + s->buffer_size, s->loop_window);
+    reach = (size_t)lz_penalty__max(s->gate_window + s->window_size + s->buffer_size, s->loop_window);
     pairs = (size_t)s->window_size + 1;
     memory = (char *)malloc(header + penalty_size + pairs * sizeof(lz_penalty_llama_pair) + 2 * reach * sizeof(int32_t));
     if (!memory) return NULL;

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from lz_penalty import _packing as col
-from lz_penalty.config import MAX_BUFFER, MAX_WINDOW
+from lz_penalty.config import MAX_BUFFER, MAX_GATE_WINDOW, MAX_WINDOW
 from lz_penalty.kernels.triton import _kernels
 from lz_penalty.kernels.triton._launch import LaunchAhead, direct_launch, may_start_early
 
@@ -28,6 +28,7 @@ _BUFFERS = (32, 512, MAX_BUFFER)
 _EXEMPT_STEPS = (0, 4, 11)  # of a binary search: none, up to 15 ids, up to 2,047 ids
 _CHUNK = 512  # tokens per program if the window is longer
 _MOST_CHUNKS = MAX_WINDOW // _CHUNK
+_MOST_WORDS = MAX_GATE_WINDOW // 32  # of the bits that say which recent positions are copied
 _LOOP_BLOCK = 1024  # periods that are compared together
 _RUN_BLOCK = 2048  # tokens of a run that are compared together
 _SCRATCH_BYTES = 256 * 2**20  # long windows of very many rows are done in groups that fit into this memory
@@ -60,6 +61,7 @@ def prepare(arrays, packed, vocab_size, *, ahead=False):
         "BUFFER_BLOCK": _at_least(packed.max_buffer, _BUFFERS),
         "LOOP_BLOCK": _LOOP_BLOCK if looped >= 3 else 0,
         "RUN_BLOCK": _RUN_BLOCK,
+        "GATE": packed.max_gate_window > 0,
         "LOWEST": torch.finfo(logits.dtype).min,
     }
     if window <= _FUSED_WINDOW:
@@ -195,9 +197,10 @@ class _Chunks:
         rows = logits.shape[0]
         self._width, self._chunks = chunks * _CHUNK, chunks
         most = max(1, _SCRATCH_BYTES // (self._width * (logits.element_size() + 2)))
-        constants = constants | {"BLOCK": _CHUNK, "MOST_CHUNKS": _MOST_CHUNKS}
+        constants = constants | {"BLOCK": _CHUNK, "MOST_CHUNKS": _MOST_CHUNKS, "MOST_WORDS": _MOST_WORDS}
         warps = max(1, _CHUNK // 128)
         loop = constants["LOOP_BLOCK"] > 0
+        self._words = _MOST_WORDS if constants["GATE"] else 0
         self._groups = []
         for first in range(0, rows, most):
             count = min(most, rows - first)
@@ -212,7 +215,8 @@ class _Chunks:
             originals = logits.new_empty((count, self._width))
             ranks = logits.new_empty((count, self._chunks), dtype=torch.int32)
             loops = logits.new_empty((count, 3), dtype=torch.float64)
-            given = (*arguments, first, matches, originals, ranks, loops)
+            words = logits.new_empty((count, self._chunks, self._words), dtype=torch.int32)
+            given = (*arguments, first, matches, originals, ranks, loops, words)
             gather(given)
             write(given)
 

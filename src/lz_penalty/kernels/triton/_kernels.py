@@ -10,16 +10,23 @@ import triton
 import triton.language as tl
 
 from lz_penalty.kernels.triton._parts import (
+    WORD,
+    against_loop,
     asks_for_nothing,
     await_kernel_before,
     candidate_bits,
     codelength_bits,
+    count_bits,
+    count_copied,
+    either,
     extent,
     find_loop,
     find_matches,
     further_bits,
+    gate_opening,
+    gated_bits,
     is_candidate,
-    loop_at_end,
+    is_gated,
     lower_logits,
     may_write,
     open_row,
@@ -46,7 +53,7 @@ def row_kernel(
     tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
     table, table_stride, exempt_ids,
     EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
-    LOWEST: tl.constexpr, BLOCK: tl.constexpr,
+    GATE: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Penalise a whole row in one program, for windows of at most `BLOCK` tokens."""
     row = tl.program_id(0)
@@ -69,11 +76,19 @@ def row_kernel(
     logits += row.to(tl.int64) * row_stride
     cell = logits + tl.where(keep, token, 0).to(tl.int64) * logit_stride
     original = tl.load(cell, mask=tl.where(keep, settings.min_match, 0) == 1, other=0.0)
-    bits = candidate_bits(at, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK)
+    loop = (0, 0)
+    if GATE:
+        if LOOP_BLOCK > 0:
+            loop = find_loop(at, tl.minimum(n, settings.loop_window), LOOP_BLOCK, RUN_BLOCK)
+        bits = gated_bits(at, settings, e, offset, n, recent, candidate, token, literal, line, loop, BUFFER_BLOCK)
+    else:
+        bits = candidate_bits(at, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK)
+        if LOOP_BLOCK > 0:
+            loop = find_loop(at, tl.minimum(n, settings.loop_window), LOOP_BLOCK, RUN_BLOCK)
     if settings.min_match > 1:  # then only extensions have a value
         original = tl.load(cell, mask=keep & (bits < 0), other=0.0)
     if LOOP_BLOCK > 0:
-        loop_token, further = loop_at_end(at, settings, e, n, token, literal, LOOP_BLOCK, RUN_BLOCK)
+        loop_token, further = against_loop(at, settings, e, token, literal, loop)
         if further > 0:
             bits = tl.where((token == loop_token) & (bits < 0), bits - further, bits)
             alone = may_write(loop_token, e == 1, vocab_size, line, exempt_ids, EXEMPT_STEPS)
@@ -93,7 +108,7 @@ def find_kernel(
     table, table_stride, exempt_ids,
     places, changes,
     EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
-    BLOCK: tl.constexpr,
+    GATE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Store what is to be added to which logits: `BLOCK` candidates per row, then the loop's token; -1 for none."""
     row = tl.program_id(0)
@@ -117,9 +132,17 @@ def find_kernel(
     candidate = is_candidate(place, recent, settings)
     token = tokens_at(at, place, candidate)
     keep = may_write(token, candidate, vocab_size, line, exempt_ids, EXEMPT_STEPS)
-    bits = candidate_bits(at, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK)
+    loop = (0, 0)
+    if GATE:
+        if LOOP_BLOCK > 0:
+            loop = find_loop(at, tl.minimum(n, settings.loop_window), LOOP_BLOCK, RUN_BLOCK)
+        bits = gated_bits(at, settings, e, offset, n, recent, candidate, token, literal, line, loop, BUFFER_BLOCK)
+    else:
+        bits = candidate_bits(at, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK)
+        if LOOP_BLOCK > 0:
+            loop = find_loop(at, tl.minimum(n, settings.loop_window), LOOP_BLOCK, RUN_BLOCK)
     if LOOP_BLOCK > 0:
-        loop_token, further = loop_at_end(at, settings, e, n, token, literal, LOOP_BLOCK, RUN_BLOCK)
+        loop_token, further = against_loop(at, settings, e, token, literal, loop)
         bits = tl.where((token == loop_token) & (bits < 0), bits - further, bits)
         alone = may_write(loop_token, e == 1, vocab_size, line, exempt_ids, EXEMPT_STEPS)
         tl.store(places + BLOCK + e * 0, tl.where(alone, loop_token, -1).to(tl.int32), mask=e == 1)
@@ -176,9 +199,9 @@ def gather_kernel(
     token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
     tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
     table, table_stride, exempt_ids,
-    first_row, matches, originals, ranks, loops,
+    first_row, matches, originals, ranks, loops, words,
     EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
-    LOWEST: tl.constexpr, BLOCK: tl.constexpr, MOST_CHUNKS: tl.constexpr,
+    GATE: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr, MOST_CHUNKS: tl.constexpr, MOST_WORDS: tl.constexpr,
 ):  # fmt: skip
     """Find matches and original logits of a chunk, in the first launch for long windows; the last program finds the loop."""
     line = tl.program_id(0)
@@ -209,6 +232,9 @@ def gather_kernel(
 
     offset, recent = extent(n, settings)
     e = 1 + chunk * BLOCK + tl.arange(0, BLOCK)
+    if GATE:
+        if is_gated(settings, n):
+            count_copied(at, settings, n, e, words + (line * chunks + chunk).to(tl.int64) * MOST_WORDS)
     place = offset + e - 1
     if offset + chunk * BLOCK >= recent:
         tl.store(ranks + line * chunks + chunk, 0)
@@ -235,9 +261,9 @@ def write_kernel(
     token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
     tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
     table, table_stride, exempt_ids,
-    first_row, matches, originals, ranks, loops,
+    first_row, matches, originals, ranks, loops, words,
     EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
-    LOWEST: tl.constexpr, BLOCK: tl.constexpr, MOST_CHUNKS: tl.constexpr,
+    GATE: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr, MOST_CHUNKS: tl.constexpr, MOST_WORDS: tl.constexpr,
 ):  # fmt: skip
     """Lower the logits, in the second launch for long windows: by then every original logit has been read."""
     line = tl.program_id(0)
@@ -277,6 +303,17 @@ def write_kernel(
     original = tl.load(originals + here, mask=candidate, other=0.0)
     token = tokens_at(at, place, candidate)
     bits = codelength_bits(at, settings, e, offset, candidate, token, match, best, literal)
+    if GATE:
+        opening = tl.where(settings.gate_window > 0, 0.0, 1.0).to(tl.float32)
+        if is_gated(settings, n):
+            copied = 0
+            positions = tl.minimum(n, settings.gate_window)
+            for k in range(0, positions, WORD):
+                word = words + (line * chunks + c).to(tl.int64) * MOST_WORDS + k // WORD
+                found = tl.reduce(tl.load(word, mask=c < chunks, other=0), 0, either)
+                copied += count_bits(found, positions - k)
+            opening = gate_opening(copied, settings, n, table + row * table_stride)
+        bits *= opening
     bits = tl.where((token == loop_token) & (bits < 0), bits - further, bits)
     keep = may_write(token, candidate & (bits < 0), vocab_size, table + row * table_stride, exempt_ids, EXEMPT_STEPS)
     cell = logits + tl.where(keep, token, 0).to(tl.int64) * logit_stride
