@@ -50,7 +50,8 @@ def recordings() -> list[dict[str, Any]]:
     import torch
 
     from lz_penalty.detection import find_repetition
-    from lz_penalty.evaluation.generation import BUNDLED, continue_greedily, load
+    from lz_penalty.evaluation.generation import continue_greedily
+    from lz_penalty.evaluation.loading import BUNDLED, load
     from lz_penalty.evaluation.penalties import penalty
     from lz_penalty.evaluation.recording import record
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from lz_penalty import bundled_model
 from lz_penalty.bundled_model import problems
-from lz_penalty.evaluation.generation import continue_greedily, load
+from lz_penalty.evaluation.generation import continue_greedily
+from lz_penalty.evaluation.loading import load
 from lz_penalty.evaluation.penalties import penalty
 
 NEW_TOKENS = 768

@@ -21,7 +21,8 @@ import torch
 from lz_penalty import bundled_model
 from lz_penalty.bundled_model import problems
 from lz_penalty.detection import distinct, is_degenerate, is_loop
-from lz_penalty.evaluation.generation import Loaded, continue_greedily, load
+from lz_penalty.evaluation.generation import continue_greedily
+from lz_penalty.evaluation.loading import Loaded, load
 from lz_penalty.evaluation.penalties import penalty
 
 

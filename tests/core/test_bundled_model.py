@@ -9,7 +9,8 @@ from lz_penalty import bundled_model
 from lz_penalty.bundled_model import problems
 from lz_penalty.detection import distinct
 from lz_penalty.evaluation.bits import human_text_cost
-from lz_penalty.evaluation.generation import BUNDLED, continue_greedily, load
+from lz_penalty.evaluation.generation import continue_greedily
+from lz_penalty.evaluation.loading import BUNDLED, load
 from lz_penalty.evaluation.penalties import penalty
 from tests.support import quick_or_deep
 

@@ -10,7 +10,7 @@ from lz_penalty import LZPenaltyError, bundled_model
 from lz_penalty.evaluation.bits import copy_cost, estimate, human_text_cost, teacher_forced
 from lz_penalty.evaluation.compare import Harm
 from lz_penalty.evaluation.copying import CopyTask, copy_tasks
-from lz_penalty.evaluation.generation import Loaded
+from lz_penalty.evaluation.loading import Loaded
 from lz_penalty.evaluation.penalties import penalty
 from tests.support.commands import run
 

@@ -14,7 +14,7 @@ import pytest
 from lz_penalty import LZPenaltyConfig, LZPenaltyError, bundled_model, reference
 from lz_penalty.evaluation.duality import COMMON, compress_text, decompress_text, duality
 from lz_penalty.evaluation.entropy_coding import decode, encode
-from lz_penalty.evaluation.generation import Loaded
+from lz_penalty.evaluation.loading import Loaded
 from lz_penalty.evaluation.penalties import penalty
 from lz_penalty.evaluation.predictors import LZSSPredictor, ModelPredictor, closed_form, exact_marginal
 from tests.support import quick_or_deep

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from lz_penalty.bundled_model import problems
-from lz_penalty.evaluation.generation import Loaded, Sampling, continue_greedily, decode, draw
+from lz_penalty.evaluation.generation import Sampling, continue_greedily, decode, draw
+from lz_penalty.evaluation.loading import Loaded
 from lz_penalty.evaluation.penalties import penalty
 from tests.support import quick_or_deep
 

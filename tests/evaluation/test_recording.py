@@ -8,7 +8,7 @@ import torch
 
 from lz_penalty import LZPenaltyError
 from lz_penalty.bundled_model import problems
-from lz_penalty.evaluation.generation import Loaded
+from lz_penalty.evaluation.loading import Loaded
 from lz_penalty.evaluation.penalties import penalty
 from lz_penalty.evaluation.recording import record
 from tests.support.commands import run

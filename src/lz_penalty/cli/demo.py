@@ -31,7 +31,8 @@ def demo(
         check_output(svg, "--svg")
     from lz_penalty import bundled_model
     from lz_penalty.detection import distinct, find_repetition
-    from lz_penalty.evaluation.generation import BUNDLED, continue_greedily, load
+    from lz_penalty.evaluation.generation import continue_greedily
+    from lz_penalty.evaluation.loading import BUNDLED, load
     from lz_penalty.evaluation.penalties import penalty
 
     console = Console(record=svg is not None, width=110 if svg else None)

@@ -132,7 +132,7 @@ def _check_options(context: typer.Context) -> None:
 def _recorded(
     model: str, text: str, at: int | None, chosen: list[Penalty], tokens: int, device: str, dtype: str
 ) -> dict[str, Any]:
-    from lz_penalty.evaluation.generation import load
+    from lz_penalty.evaluation.loading import load
     from lz_penalty.evaluation.recording import record
     from lz_penalty.explain._tokenizing import prompt_of
 

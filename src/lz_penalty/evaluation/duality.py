@@ -13,7 +13,7 @@ from lz_penalty import reference
 from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.evaluation.entropy_coding import Code, Predictor, decode, encode
-from lz_penalty.evaluation.generation import Loaded
+from lz_penalty.evaluation.loading import Loaded
 from lz_penalty.evaluation.penalties import penalty
 from lz_penalty.evaluation.predictors import LZSSPredictor, ModelPredictor, closed_form, exact_marginal
 

@@ -22,10 +22,10 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from lz_penalty.evaluation.loading import BUNDLED, Loaded, load
+from lz_penalty.evaluation.loading import Loaded
 from lz_penalty.evaluation.penalties import Penalty
 
-__all__ = ["BUNDLED", "Continuations", "Loaded", "Sampling", "Written", "continue_greedily", "decode", "draw", "load"]
+__all__ = ["Continuations", "Sampling", "Written", "continue_greedily", "decode", "draw"]
 
 KEEP = 0.75  # ended rows leave the batch together, when at most this share of it is still unfinished
 # Without these settings a model's own generation config would add penalties to the requested one.

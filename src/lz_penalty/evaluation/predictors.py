@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from lz_penalty.config import LZPenaltyConfig
-from lz_penalty.evaluation.generation import Loaded
+from lz_penalty.evaluation.loading import Loaded
 from lz_penalty.evaluation.penalties import Penalty
 from lz_penalty.ops import marginal_codelengths
 

@@ -10,7 +10,8 @@ import torch
 
 from lz_penalty.engines._special_tokens import special_token_ids
 from lz_penalty.errors import LZPenaltyError
-from lz_penalty.evaluation.generation import Loaded, decode
+from lz_penalty.evaluation.generation import decode
+from lz_penalty.evaluation.loading import Loaded
 from lz_penalty.evaluation.penalties import Penalty
 from lz_penalty.explain._recording import FORMAT, MAX_TOKENS, checked_recording
 from lz_penalty.explain._tokenizing import decoder
