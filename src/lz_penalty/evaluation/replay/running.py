@@ -13,7 +13,7 @@ from lz_penalty.detection._records import Problem
 from lz_penalty.detection._verdict import CRITERIA
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.evaluation.measures import Checker
-from lz_penalty.evaluation.replay.log import OFF, REFUSED, Log, Stored, alone, requests, with_settings
+from lz_penalty.evaluation.replay.log import OFF, Log, Stored, alone, requests, with_settings
 from lz_penalty.evaluation.replay.pairs import Summary, judge
 from lz_penalty.evaluation.replay.results import Results
 from lz_penalty.evaluation.replay.sending import Endpoint, FailedError, UnreachableError
@@ -119,13 +119,11 @@ class _Sender:
 
     async def run(self) -> dict[int, str]:
         """Send all requests, and return the errors by line."""
-        try:
+        async with self.endpoint:
             if self.what.probe:
                 await self._probe()
             waiting = self._waiting()
             await asyncio.gather(*(self._worker(waiting) for _ in range(self.what.concurrency)))
-        finally:
-            await self.endpoint.close()
         return self.errors
 
     def _waiting(self) -> Iterator[Stored]:
@@ -143,17 +141,17 @@ class _Sender:
         stored = next((one for one in found if one not in self.results), None)
         if stored is None:
             return
-        short = {name: value for name, value in stored.body.items() if name != "max_completion_tokens"}
         try:
-            await self.endpoint.ask(stored.path, with_settings(short | {"max_tokens": 1}, self.what.style, REFUSED))
+            refused = await self.endpoint.refuses_bad_settings(stored.path, stored.body, self.what.style)
         except UnreachableError as error:
             raise LZPenaltyError(f"{error}; is the server running?") from None
         except FailedError:
-            return  # refused as expected; a refusal for another reason will recur for the request itself
-        raise LZPenaltyError(
-            f"{self.endpoint.url} accepts lz_penalty = -1 in the style {self.what.style!r}: it does not have the penalty, "
-            "or takes its settings elsewhere (--style). --no-probe replays all the same."
-        )
+            return  # the error will recur for the request itself
+        if not refused:
+            raise LZPenaltyError(
+                f"{self.endpoint.url} accepts lz_penalty = -1 in the style {self.what.style!r}: it does not have the "
+                "penalty, or takes its settings elsewhere (--style). --no-probe replays all the same."
+            )
 
     async def _worker(self, waiting: Iterator[Stored]) -> None:
         for stored in waiting:

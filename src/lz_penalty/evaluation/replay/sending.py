@@ -7,18 +7,26 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from lz_penalty._checks import integer, real
 from lz_penalty.errors import bad_value
+from lz_penalty.evaluation.replay.log import REFUSED, with_settings
 
-__all__ = ["Answer", "Endpoint", "FailedError", "UnreachableError"]
+__all__ = ["Answer", "Endpoint", "FailedError", "UnreachableError", "address"]
+
+T = TypeVar("T")
 
 
 class FailedError(Exception):
-    """A request has no answer; the message says why."""
+    """A request has no answer; the message says why. `status` is the server's, if it gave one."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class UnreachableError(FailedError):
@@ -40,6 +48,14 @@ class Answer:
         return f"{self.reasoning}\n{self.text}" if self.reasoning and self.text else self.reasoning or self.text
 
 
+def address(url: str) -> str:
+    """Return the address of a server, with `/v1` if it has no path; raise an error if it is not an address."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise bad_value("endpoint", url, "an address such as http://localhost:8000/v1")
+    return url.rstrip("/") + ("" if parts.path.strip("/") else "/v1")
+
+
 class Endpoint:
     """An OpenAI-compatible server.
 
@@ -55,10 +71,7 @@ class Endpoint:
     ) -> None:
         from openai import AsyncOpenAI
 
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise bad_value("endpoint", url, "an address such as http://localhost:8000/v1")
-        self.url = url.rstrip("/") + ("" if parts.path.strip("/") else "/v1")
+        self.url = address(url)
         self._key = os.environ.get(key_variable, "")
         self._client = AsyncOpenAI(
             api_key=self._key or "none",
@@ -69,19 +82,48 @@ class Endpoint:
 
     async def ask(self, path: str, body: dict[str, Any]) -> Answer:
         """Return the answer to a request; raise `FailedError` if there is none."""
+        return await self._done(self._client.post(f"/{path}", cast_to=object, body=body), _answer)
+
+    async def check_alive(self) -> None:
+        """Raise `FailedError` if the server does not answer a question for its models, or has an error of its own."""
+        try:
+            await self._done(self._client.get("/models", cast_to=object), lambda found: None)
+        except FailedError as error:
+            if error.status is None or error.status >= 500:
+                raise
+
+    async def refuses_bad_settings(self, path: str, body: dict[str, Any], style: str) -> bool:
+        """Return whether the server refuses this request with a strength of -1, for one token.
+
+        A server that accepts it does not have the penalty, or reads its settings elsewhere. Raise `FailedError` if the
+        server gives another error.
+        """
+        short = {name: value for name, value in body.items() if name != "max_completion_tokens"} | {"max_tokens": 1}
+        try:
+            await self.ask(path, with_settings(short, style, REFUSED))
+        except FailedError as error:
+            if error.status != 400:
+                raise
+            return True
+        return False
+
+    async def _done(self, request: Awaitable[Any], read: Callable[[Any], T]) -> T:
         from openai import APIConnectionError, APIError, APIStatusError
 
         try:
-            return _answer(await self._client.post(f"/{path}", cast_to=object, body=body))
+            return read(await request)
         except APIConnectionError as error:  # time-outs too
             raise UnreachableError(self._line(f"no answer from {self.url}: {error.__cause__ or error}")) from None
         except APIStatusError as error:
-            raise FailedError(self._line(f"status {error.status_code}: {_message(error)}")) from None
+            status = error.status_code
+            raise FailedError(self._line(f"status {status}: {_message(error)}"), status) from None
         except (APIError, ValueError) as error:
             raise FailedError(self._line(f"malformed answer: {error}")) from None
 
-    async def close(self) -> None:
-        """Close all connections."""
+    async def __aenter__(self) -> Endpoint:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
         await self._client.close()
 
     def _line(self, message: str) -> str:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
 import os
-import urllib.error
-import urllib.request
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from inspect_ai.model import GenerateConfig, Model, get_model
 
 from lz_penalty.errors import LZPenaltyError
-from lz_penalty.evaluation.replay.log import REFUSED
+from lz_penalty.evaluation.replay.sending import Endpoint, FailedError, address
 from lz_penalty.evaluation.study.local import PROVIDER
-from lz_penalty.evaluation.study.requests import LZ_FIELD
 from lz_penalty.evaluation.study.sweep import JudgeEntry, ModelEntry
 
-__all__ = ["living", "local_or_provider", "make_judge", "on_endpoint", "refuses_bad_settings"]
+__all__ = ["has_penalty", "living", "local_or_provider", "make_judge", "on_endpoint"]
 
+T = TypeVar("T")
 PATIENCE = 10.0  # seconds that a server may take to answer the first request
 
 
@@ -37,7 +36,7 @@ def on_endpoint(entry: ModelEntry, endpoint: str) -> Model:
     """Return the model on one of its servers, through inspect's OpenAI-compatible provider."""
     return get_model(
         f"openai-api/{entry.kind}/{entry.model}",
-        base_url=endpoint,
+        base_url=address(endpoint),
         api_key=os.environ.get(entry.key_variable) or "none",
         config=_patience(entry, entry.connections * len(entry.endpoints)),
     )
@@ -62,41 +61,29 @@ def living(entry: ModelEntry) -> tuple[list[str], list[str]]:
     alive, dead = [], []
     for endpoint in entry.endpoints:
         try:
-            _call(entry, endpoint, "/models", None)
+            _ask(entry, endpoint, PATIENCE, Endpoint.check_alive)
             alive.append(endpoint)
-        except LZPenaltyError as error:
+        except (FailedError, LZPenaltyError) as error:
             dead.append(f"model {entry.name!r}: endpoint {endpoint} is dead: {error}")
     return alive, dead
 
 
-def refuses_bad_settings(entry: ModelEntry, endpoint: str) -> bool:
+def has_penalty(entry: ModelEntry, endpoint: str) -> bool:
     """Return whether a server refuses a strength of -1. A server that accepts it does not have the penalty."""
-    body: dict[str, Any] = {
-        "model": entry.model,
-        "messages": [{"role": "user", "content": "Hello"}],
-        "max_tokens": 1,
-        LZ_FIELD[entry.kind]: REFUSED,
-    }
+    body = {"model": entry.model, "messages": [{"role": "user", "content": "Hello"}]}
     try:
-        return _call(entry, endpoint, "/chat/completions", body) == 400
-    except LZPenaltyError:
+        return _ask(
+            entry, endpoint, 12 * PATIENCE, lambda it: it.refuses_bad_settings("chat/completions", body, entry.kind)
+        )
+    except FailedError:
         return False
 
 
-def _call(entry: ModelEntry, endpoint: str, path: str, body: dict[str, Any] | None) -> int:
-    """Return the status of the answer; raise an error if there is no answer or a status of 500 or more."""
-    headers = {"Content-Type": "application/json"}
-    key = os.environ.get(entry.key_variable)
-    if key:
-        headers["Authorization"] = f"Bearer {key}"
-    data = None if body is None else json.dumps(body).encode()
-    try:
-        request = urllib.request.Request(endpoint.rstrip("/") + path, data, headers)
-        with urllib.request.urlopen(request, timeout=PATIENCE if body is None else 12 * PATIENCE) as response:
-            return response.status
-    except urllib.error.HTTPError as error:
-        if error.code >= 500:
-            raise LZPenaltyError(f"status {error.code}") from None
-        return error.code
-    except (OSError, ValueError) as error:
-        raise LZPenaltyError(f"{getattr(error, 'reason', error)}") from None
+def _ask(entry: ModelEntry, endpoint: str, timeout: float, ask: Callable[[Endpoint], Awaitable[T]]) -> T:
+    """Return the result of `ask` for a server that may take `timeout` seconds."""
+
+    async def run() -> T:
+        async with Endpoint(endpoint, key_variable=entry.key_variable, timeout=timeout, retries=0) as server:
+            return await ask(server)
+
+    return asyncio.run(run())

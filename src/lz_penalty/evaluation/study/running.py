@@ -20,7 +20,7 @@ from inspect_ai.model import Model
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.evaluation.loading import load, usable_device
 from lz_penalty.evaluation.penalties import is_lz, penalty
-from lz_penalty.evaluation.study.models import living, local_or_provider, make_judge, on_endpoint, refuses_bad_settings
+from lz_penalty.evaluation.study.models import has_penalty, living, local_or_provider, make_judge, on_endpoint
 from lz_penalty.evaluation.study.results import COSTS, Cost, read_costs, write_costs
 from lz_penalty.evaluation.study.sweep import Cell, ModelEntry, Sweep, TaskEntry, cells
 from lz_penalty.evaluation.study.tasks import Questions, cell_config, load_questions, make_task
@@ -154,7 +154,7 @@ def _models(entry: ModelEntry, lz: bool, problems: list[str]) -> list[tuple[Mode
         return [(local_or_provider(entry), True)]
     alive, dead = living(entry)
     problems.extend(dead)
-    able = [not lz or not entry.probe or refuses_bad_settings(entry, endpoint) for endpoint in alive]
+    able = [not lz or not entry.probe or has_penalty(entry, endpoint) for endpoint in alive]
     if any(able) or not lz:
         for endpoint, knows in zip(alive, able):
             if not knows:
