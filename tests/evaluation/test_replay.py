@@ -1,90 +1,22 @@
-"""`lz-penalty replay` over HTTP: a real server with the bundled model, and a recorder that shows what is sent."""
+"""`lz-penalty replay` over HTTP: what is sent and counted, with a real server of the bundled model and with a recorder."""
 
 import gzip
 import json
-import socket
-import subprocess
-import sys
-import time
 
 import pytest
-from typer.testing import CliRunner
 
 from lz_penalty import LZPenaltyConfig, LZPenaltyError, bundled_model
 from lz_penalty.bundled_model import problems
-from lz_penalty.cli import app
 from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor
 from lz_penalty.evaluation.measures import Checker
 from lz_penalty.evaluation.replay.pairs import Summary
-from lz_penalty.evaluation.replay.running import MOST_UNREACHABLE
 from tests.support.commands import run
 from tests.support.greedy import generate
-from tests.support.judge_server import JudgeServer, answer, serve
+from tests.support.judge_server import answer, serve
 from tests.support.processes import serving
+from tests.support.replaying import ALONE, GUARDED, OFF, chat, counts, echo, penalty_server, replay, settings, stored
 
 pytest.importorskip("fastapi")
-GUARDED = LZPenaltyConfig.guarded().to_request()
-OFF = {"lz_penalty": 0}
-ALONE = {"lz_end_thinking_copies": "none", "lz_stop_copies": "none", "lz_shadow": 0}  # nothing of a server's default
-
-
-def replay(log, url, *options):
-    """Exit code and output of the command; bad input raises."""
-    done = CliRunner().invoke(app, ["replay", str(log), "--endpoint", url, "--retries", "0", *options])
-    if isinstance(done.exception, Exception):
-        raise done.exception
-    return done
-
-
-def counts(done):
-    return json.loads(done.stdout)
-
-
-def chat(text, **more):
-    return {"model": "m", "messages": [{"role": "user", "content": text}], "temperature": 0} | more
-
-
-def stored(folder, *lines):
-    file = folder / "log.jsonl"
-    file.write_bytes(
-        b"".join((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines)
-    )
-    return file
-
-
-def settings(body):
-    """The settings of the penalty in a request, wherever they are."""
-    places = [body, body.get("vllm_xargs", {}), body.get("custom_params", {})]
-    return {name: value for place in places for name, value in place.items() if name.startswith("lz_")}
-
-
-def asked(body):
-    return body["messages"][0]["content"] if "messages" in body else body["prompt"]
-
-
-def penalty_server(say):
-    """A reply of a server that has the penalty: `say(question, whether it is on)` is the text."""
-
-    def reply(body, _):
-        given = settings(body)
-        if given.get("lz_penalty", 0) < 0:
-            return 400, {"error": {"message": "lz_penalty = -1: must be a finite number from 0 to 100."}}
-        text = say(asked(body), given != OFF)
-        return 200, answer(text) if "messages" in body else completion(text)
-
-    return reply
-
-
-def completion(text):
-    usage = {"prompt_tokens": 3, "completion_tokens": len(text.split())}
-    return {
-        "object": "text_completion",
-        "choices": [{"index": 0, "text": text, "finish_reason": "stop"}],
-        "usage": usage,
-    }
-
-
-echo = penalty_server(lambda question, on: f"{question}, {'on' if on else 'off'}")
 
 
 # ---------------------------------------------------------------- a real server
@@ -205,6 +137,13 @@ def test_the_key_is_sent_and_never_shown(tmp_path, monkeypatch):
     assert "secret" not in done.output + out.read_text()
 
 
+def test_compressed_logs(tmp_path):
+    log = tmp_path / "log.jsonl.gz"
+    log.write_bytes(gzip.compress(json.dumps(chat("x")).encode()))
+    with serve(echo) as server:
+        assert replay(log, server.url).exit_code == 0
+
+
 # ---------------------------------------------------------------- what is counted
 
 
@@ -281,220 +220,6 @@ def test_answers_without_usage_are_not_counted_in_tokens(tmp_path):
         found = counts(replay(stored(tmp_path, chat("x")), server.url, "--json"))
         assert "whose answers the server counted" in replay(stored(tmp_path, chat("x")), server.url).stdout
     assert (found["counted"], found["tokens_saved"], found["replayed"]) == (0, 0, 1)
-
-
-# ---------------------------------------------------------------- what goes wrong
-
-
-def test_malformed_lines_are_named_and_the_rest_goes_on(tmp_path):
-    log = stored(
-        tmp_path,
-        b"{not json",
-        b"\xff\xfe",
-        [1, 2],
-        {"text": "no request"},
-        {"body": {"model": "m", "input": "?"}},
-        {"model": "m", "prompt": ["a", "b"]},
-        {"prompt": "no model"},
-        b"",
-        chat("good"),
-    )
-    out = tmp_path / "out.jsonl"
-    with serve(echo) as server:
-        done = replay(log, server.url, "--json", "--out", str(out))
-    assert done.exit_code == 3
-    assert (counts(done)["replayed"], counts(done)["problems"]) == (1, 7)
-    for line, word in enumerate(
-        ["not JSON", "not UTF-8", "it is not an object", "its fields: text", "neither messages nor"], 1
-    ):
-        assert any(f"log.jsonl:{line}:" in shown and word in shown for shown in done.stderr.splitlines()), done.stderr
-    rows = [json.loads(line) for line in out.read_text().splitlines()[1:]]
-    assert [row["line"] for row in rows] == [1, 2, 3, 4, 5, 6, 7, 9]
-    assert ["error" in row for row in rows] == [True] * 7 + [False]
-
-
-def test_errors_of_the_server_are_named_and_asked_again_only(tmp_path):
-    log, out = stored(tmp_path, *(chat(f"q{i}") for i in range(6))), tmp_path / "out.jsonl"
-
-    def broken(body, number):
-        odd = {
-            "q1": (400, {"error": {"message": "too long"}}),
-            "q2": (500, {"error": {"message": "internal"}}),
-            "q3": (200, "<html>hello</html>"),
-            "q4": (200, {"choices": []}),
-        }
-        return odd.get(asked(body)) or echo(body, number)
-
-    with serve(broken) as server:
-        done = replay(log, server.url, "--json", "--out", str(out))
-    assert done.exit_code == 3
-    assert (counts(done)["replayed"], counts(done)["problems"]) == (2, 4)
-    for line, word in ((2, "status 400: too long"), (3, "status 500"), (4, "malformed"), (5, "malformed")):
-        assert any(f":{line}:" in shown and word in shown for shown in done.stderr.splitlines()), done.stderr
-    with serve(echo) as server:
-        done = replay(log, server.url, "--json", "--out", str(out))
-    assert done.exit_code == 0
-    assert counts(done)["replayed"] == 6
-    assert {asked(body) for body in server.requests} == {"q1", "q2", "q3", "q4"}
-    assert len(server.requests) == 1 + 2 * 4
-    with serve(echo) as server:
-        assert counts(replay(log, server.url, "--json", "--out", str(out)))["replayed"] == 6
-    assert server.requests == []
-
-
-def test_busy_servers_are_asked_again(tmp_path):
-    def busy(body, number):
-        return (429 if number == 1 else 503, {"error": {"message": "busy"}}) if number in (1, 2) else echo(body, number)
-
-    with serve(busy) as server:
-        done = CliRunner().invoke(
-            app, ["replay", str(stored(tmp_path, chat("x"))), "-e", server.url, "--json", "--retries", "3"]
-        )
-    assert done.exit_code == 0, done.stderr
-    assert len(server.requests) == 5
-    assert server.times[3] - server.times[1] > 0.3  # pauses
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def test_a_dead_endpoint_is_one_error(tmp_path):
-    url = f"http://127.0.0.1:{free_port()}"
-    done = run("replay", stored(tmp_path, chat("x")), "--retries", "0", "--endpoint", url)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"lz-penalty: no answer from {url}/v1: ")
-    assert "Traceback" not in done.stderr
-
-
-def test_a_server_that_dies_loses_nothing(tmp_path):
-    total, before = MOST_UNREACHABLE + 30, 5
-    log, out = stored(tmp_path, *(chat(f"q{i}") for i in range(total))), tmp_path / "out.jsonl"
-
-    def dying(body, number):
-        if number > 2 * before:
-            raise ConnectionResetError
-        return echo(body, number)
-
-    with serve(dying) as server:
-        done = replay(log, server.url, "--json", "--out", str(out), "--concurrency", "1")
-    assert len(server.requests) == 1 + 2 * before + MOST_UNREACHABLE  # then it is left alone
-    assert done.exit_code == 3
-    assert counts(done)["replayed"] == before
-    assert "run the command again to continue" in out.read_text()
-    with serve(echo) as server:
-        again = replay(log, server.url, "--json", "--out", str(out))
-    assert counts(again)["replayed"] == total
-    assert len(server.requests) == 1 + 2 * (total - before)
-
-
-def test_a_server_without_the_penalty_is_seen(tmp_path):
-    log = stored(tmp_path, chat("x"))
-    with serve(lambda body, number: (200, answer("hello"))) as server:
-        with pytest.raises(LZPenaltyError, match=r"accepts lz_penalty = -1 in the style 'flat'.*--style"):
-            replay(log, server.url)
-        assert replay(log, server.url, "--no-probe").exit_code == 0
-
-
-def test_killed_and_run_again(tmp_path):
-    total, log, out = 40, stored(tmp_path, *(chat(f"q{i}") for i in range(40))), tmp_path / "out.jsonl"
-    with JudgeServer(echo, delay=0.05).running() as server:
-        command = [sys.executable, "-m", "lz_penalty", "replay", str(log), "-e", server.url, "--out", str(out)]
-        process = subprocess.Popen([*command, "--concurrency", "2"])
-        while len(server.requests) < 25:
-            assert process.poll() is None
-            time.sleep(0.02)
-        process.kill()
-        process.wait()
-        kept = out.read_text().count('"without"')
-        assert 5 < kept < total
-        before = len(server.requests)
-        assert counts(replay(log, server.url, "--json", "--out", str(out)))["replayed"] == total
-    assert len(server.requests) - before == 1 + 2 * (total - kept)
-
-
-def test_interrupted_in_the_middle_of_a_line(tmp_path):
-    log, out = stored(tmp_path, *(chat(f"q{i}") for i in range(4))), tmp_path / "out.jsonl"
-    with serve(echo) as server:
-        replay(log, server.url, "--out", str(out))
-    whole = out.read_bytes()
-    out.write_bytes(whole[:-40])
-    with serve(echo) as server:
-        assert counts(replay(log, server.url, "--json", "--out", str(out)))["replayed"] == 4
-    assert {asked(body) for body in server.requests} == {"q3"}
-    assert out.read_bytes() == whole
-
-
-def test_the_same_file_with_one_worker_and_with_many(tmp_path):
-    log = stored(tmp_path, *(chat(f"q{i}") for i in range(30)))
-    files = []
-    for concurrency in ("1", "16"):
-        files.append(tmp_path / concurrency)
-        with JudgeServer(echo, delay=0.01).running() as server:
-            replay(log, server.url, "--out", str(files[-1]), "--concurrency", concurrency, "--retries", "4")
-    assert server.most_at_once > 4
-    assert files[0].read_bytes() == files[1].read_bytes()
-
-
-def test_a_changed_log_is_asked_anew(tmp_path):
-    out = tmp_path / "out.jsonl"
-    with serve(echo) as server:
-        replay(stored(tmp_path, chat("a"), chat("b")), server.url, "--out", str(out))
-        replay(stored(tmp_path, chat("a"), chat("c"), chat("a")), server.url, "--out", str(out))
-    assert [asked(body) for body in server.requests[5:]].count("a") == 2  # the third line; the probe asks about c
-    rows = [json.loads(line) for line in out.read_text().splitlines()[1:]]
-    assert [row["without"]["text"] for row in rows] == ["a, off", "c, off", "a, off"]
-
-
-def test_compressed_logs(tmp_path):
-    log = tmp_path / "log.jsonl.gz"
-    log.write_bytes(gzip.compress(json.dumps(chat("x")).encode()))
-    with serve(echo) as server:
-        assert replay(log, server.url).exit_code == 0
-
-
-BAD = {
-    "other settings": (("--penalty", "paper"), "was made with other settings"),
-    "unknown style": (("--style", "llama"), "style = 'llama'"),
-    "no LZ penalty": (("--penalty", "dry:0.8"), "must be an LZ penalty"),
-    "no value": (("--set", "temperature"), "NAME=VALUE"),
-    "settings as changes": (("--set", "lz_penalty=0.3"), "give --penalty"),
-    "comparison without expected": (("--compare", "number"), "needs --expected"),
-    "unknown comparison": (("--compare", "python", "--expected", "a"), "comparison = 'python'"),
-    "bad pattern": (("--pattern", "("), "a regular expression"),
-    "bad criterion": (("-c", "mood"), "criterion = 'mood'"),
-    "concurrency": (("--concurrency", "0"), "concurrency = 0"),
-    "endpoint": (("--endpoint", "localhost:8000"), "an address such as"),
-    "path": (("--request", "a..b"), "field = 'a..b'"),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_arguments(tmp_path, name):
-    options, message = BAD[name]
-    log, out = stored(tmp_path, chat("x")), tmp_path / "out.jsonl"
-    out.write_text(
-        json.dumps({"settings": {"penalty": GUARDED, "style": "sglang", "model": None, "changes": {}}}) + "\n"
-    )
-    with pytest.raises(LZPenaltyError, match=message):
-        replay(log, "http://127.0.0.1:1/v1", "--out", str(out), *options)
-
-
-def test_files_that_are_no_results(tmp_path):
-    log, url = stored(tmp_path, chat("x")), "http://127.0.0.1:1/v1"
-    other = tmp_path / "other"
-    other.write_text("hello\n")
-    with pytest.raises(LZPenaltyError, match="is no file of a replay"):
-        replay(log, url, "--out", str(other))
-    assert other.read_text() == "hello\n"
-    with pytest.raises(LZPenaltyError, match="is the log itself"):
-        replay(log, url, "--out", str(log))
-    with pytest.raises(LZPenaltyError, match="cannot be written"):
-        replay(log, url, "--out", str(tmp_path / "no" / "folder"))
-    with pytest.raises(LZPenaltyError, match="file not found"):
-        replay(tmp_path / "missing.jsonl", url)
 
 
 # ---------------------------------------------------------------- checkers
