@@ -84,7 +84,7 @@ class Simulation:
         elif doing < 0.87:
             self._rewind()
         elif doing < 0.91:
-            self._ahead()
+            self._look_at_drafts()
         elif doing < 0.95:
             self._fork()
         elif doing < 0.97:
@@ -97,9 +97,9 @@ class Simulation:
         del self.output[len(self.output) - count :], self.flags[len(self.flags) - count :]
         self.pending = None
 
-    def _ahead(self):
+    def _look_at_drafts(self):
         drafts = [self.token() for _ in range(self.rng.randint(0, 5))]
-        found = self.generation.ahead(drafts)
+        found = self.generation.after_drafts(drafts)
         for i, (line, forced) in enumerate(found):
             tracker = self.recomputed(drafts[:i])
             assert (line[0], forced) == (LINES[tracker.section][0], tracker.forced)
@@ -176,7 +176,7 @@ def test_a_step_whose_token_was_thrown_away_is_not_counted(tokenizer):
 class EndsWith:
     """Ends a sequence by one token, after some patience."""
 
-    early, overrides_masks = 1, True
+    stop_adds, overrides_masks = 1, True
 
     def __init__(self):
         self.calls = []

@@ -72,14 +72,14 @@ class Truth:
         tokenizer: the tokenizer of the model.
         special: ids that are exempt from every penalty.
         sections: the sections of the model, where they are not the tokenizer's; with one pair of thinking markers.
-        early: 1 where the engine ends a run by writing its last token (see `Tracker`), else 0.
+        stop_adds: 1 where the engine ends a run by writing its last token (see `Tracker`), else 0.
     """
 
     def __init__(
-        self, tokenizer: Any, special: tuple[int, ...], sections: Sections | None = None, early: int = 0
+        self, tokenizer: Any, special: tuple[int, ...], sections: Sections | None = None, stop_adds: int = 0
     ) -> None:
         self.special = special
-        self.early = early
+        self.stop_adds = stop_adds
         self.sections = sections or Sections.of(tokenizer)
         (self._marker,) = closers_of(self.sections, tokenizer).values()
         self._climbed = lru_cache(maxsize=None)(self._climb)
@@ -92,28 +92,28 @@ class Truth:
         config = getattr(asked.policy, section)
         if asked.shadow or not asked.ladder:
             return Step(section, config)
-        written, stopped = self._climbed(asked.ladder, self.early, tuple(prompt), tuple(output))
+        written, stopped = self._climbed(asked.ladder, self.stop_adds, tuple(prompt), tuple(output))
         forced = None if written in (None, len(self._marker)) else self._marker[written]
         return Step(section, config, forced, written == 0, stopped)
 
     def _climb(
-        self, ladder: Ladder, early: int, prompt: tuple[int, ...], output: tuple[int, ...]
+        self, ladder: Ladder, stop_adds: int, prompt: tuple[int, ...], output: tuple[int, ...]
     ) -> tuple[int | None, Repetition | None]:
         """Return how many tokens of a marker under way are written (`None` without one), and the run that stops."""
         if not output:
             return None, None
-        written, stopped = self._climbed(ladder, early, prompt, output[:-1])
+        written, stopped = self._climbed(ladder, stop_adds, prompt, output[:-1])
         thinking = self.sections.read(prompt + output).section == "thinking"
         if written is not None:  # a token that is not the marker's next one begins the marker anew
             goes_on = output[-1:] == self._marker[written : written + 1]
             written = written + 1 if goes_on else int(output[-1] == self._marker[0])
             written = written if thinking else None
         if thinking and written is None and ladder.end_thinking_copies:
-            early = 0
+            stop_adds = 0
             if _run(output, ladder.end_thinking_copies):
                 return 0, stopped
         if not stopped and not written:
-            stopped = _run(output, ladder.stop_copies, early)
+            stopped = _run(output, ladder.stop_copies, stop_adds)
         return written, stopped
 
     def check_row(
@@ -213,13 +213,13 @@ class Truth:
         checked.seen["near-ties"] += gap > 0
 
 
-def _run(output: tuple[int, ...], copies: float | None, early: int = 0) -> Repetition | None:
-    """Return the run of at least `copies` copies at the end of the output, which may lack `early` tokens."""
+def _run(output: tuple[int, ...], copies: float | None, stop_adds: int = 0) -> Repetition | None:
+    """Return the run of at least `copies` copies at the end of the output, which may lack `stop_adds` tokens."""
     if copies is None:
         return None
-    least = max(LEAST_COPIES, copies - early)
-    run = repetition_at_end(list(output), min_copies=least, min_length=RUNG_LENGTH - early)
-    return run if run and (run.length + early) / run.period >= copies else None
+    least = max(LEAST_COPIES, copies - stop_adds)
+    run = repetition_at_end(list(output), min_copies=least, min_length=RUNG_LENGTH - stop_adds)
+    return run if run and (run.length + stop_adds) / run.period >= copies else None
 
 
 def _best(scores: list[float]) -> int:

@@ -4,10 +4,10 @@ A run is a maximal stretch with s[i] == s[i - p]. Periods are searched in scales
 the scale that is long enough to count contains one of the anchors 0, step, 2 * step, ..., so it is enough to compute
 for each anchor `a` and period p
 
-    ahead[p] = how far s[a:] equals s[a + p:]              (Z-function)
-    back[p]  = how far s[:a] equals s[:a + p], backwards   (not needed if ahead alone shows two copies)
+    forward[p] = how far s[a:] equals s[a + p:]              (Z-function)
+    back[p]    = how far s[:a] equals s[:a + p], backwards   (not needed if forward alone shows two copies)
 
-The stretch from a - back[p] to a + p + ahead[p] has period p. Both are computed in a window of a few times `last` items
+The stretch from a - back[p] to a + p + forward[p] has period p. Both are computed in a window of a few times `last` items
 around the anchor. Only a stretch of at least two copies that touches the window's edge is extended further, once.
 
 A multiple q of a primitive period p gives the same stretch. Conversely, if two periods p < q belong to the same stretch
@@ -54,7 +54,7 @@ def find_runs(items: np.ndarray, min_copies: float, min_length: int) -> list[tup
 
 
 @_compiled
-def _find_runs(s, min_copies, min_length, largest, ahead, back, own, ends):
+def _find_runs(s, min_copies, min_length, largest, forward, back, own, ends):
     found = [(0, 0, 0)]
     found.clear()
     first, last = 1, max(1, int(min_length / min_copies))
@@ -68,13 +68,13 @@ def _find_runs(s, min_copies, min_length, largest, ahead, back, own, ends):
             two_sided = min(two_sided, least - period + 1)
         backwards = 3 * one_sided < two_sided  # searching backwards too takes three times as long per anchor
         step = two_sided if backwards else one_sided
-        _scan(s, first, last, step, backwards, min_copies, min_length, ahead, back, own, ends, found)
+        _scan(s, first, last, step, backwards, min_copies, min_length, forward, back, own, ends, found)
         first, last = last + 1, 2 * (last + 1)
     return found
 
 
 @_compiled
-def _scan(s, first, last, step, backwards, min_copies, min_length, ahead, back, own, ends, found):
+def _scan(s, first, last, step, backwards, min_copies, min_length, forward, back, own, ends, found):
     """Find the runs of one scale: those with a period from first to last."""
     n = len(s)
     seen = [(0, 0)]
@@ -89,14 +89,14 @@ def _scan(s, first, last, step, backwards, min_copies, min_length, ahead, back, 
         for period in range(1, periods + 1):
             i = a + period
             if i >= right and not backwards and (i >= n or s[i] != s[a]):  # the usual case in ordinary text
-                ahead[period] = 0
+                forward[period] = 0
                 continue
-            length = min(right - i, ahead[i - left]) if i < right else 0
+            length = min(right - i, forward[i - left]) if i < right else 0
             while i + length < high and s[a + length] == s[i + length]:
                 length += 1
             if i + length > right:
                 left, right = i, i + length
-            ahead[period] = length
+            forward[period] = length
             before = back[period] if backwards else 0
             if before + length < period:
                 continue

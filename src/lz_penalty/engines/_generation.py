@@ -65,7 +65,7 @@ def count_loops(output: Sequence[int]) -> None:
 class Ending(Protocol):
     """How an engine ends a sequence by forcing tokens; see `lz_penalty.engines.vllm._ending.Ending`."""
 
-    early: int
+    stop_adds: int
 
     @property
     def overrides_masks(self) -> bool: ...
@@ -106,7 +106,7 @@ class Generation:
         self.settings_rows = settings_rows
         self._reading = reading
         self._ending = ending
-        self._early = 0 if ending is None or asked.shadow else ending.early
+        self._stop_adds = 0 if ending is None or asked.shadow else ending.stop_adds
         self._resumed = False
         self.restart(prompt)
         self._counted = self._tracker.totals()
@@ -117,7 +117,7 @@ class Generation:
         self.length = 0
         self.forced: int | None = None
         self.stopped: Repetition | None = None
-        self._tracker = Tracker(self.asked, *self._reading, prompt, self._early)
+        self._tracker = Tracker(self.asked, *self._reading, prompt, self._stop_adds)
         self._noted: tuple[Any, int] | None = None  # of the token to come
         self._steps = self._changed = 0
         self._tally: deque[tuple[int, int]] = deque(maxlen=MAX_REWIND)  # what each of the last tokens added to them
@@ -203,7 +203,7 @@ class Generation:
 
     # ------------------------------------------------------------ drafts and beams
 
-    def ahead(self, drafts: Sequence[int]) -> list[tuple[np.ndarray, int | None]]:
+    def after_drafts(self, drafts: Sequence[int]) -> list[tuple[np.ndarray, int | None]]:
         """Return `settings_row` and `forced` now and after each of these tokens. None of the tokens is kept."""
         found = [(self.settings_row, self._next())]
         for token in drafts:

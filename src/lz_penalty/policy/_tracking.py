@@ -66,7 +66,7 @@ class Tracker:
         sections: the model's sections; share them between requests.
         closers: see `closers_of`.
         prompt: the prompt's ids, which determine the section in which the output begins.
-        early: 0, or 1 for an engine whose stop adds one more token of the run: `stopped` is then set one token early,
+        stop_adds: 0, or 1 for an engine whose stop adds one more token of the run: `stopped` is then set one token early,
             unless thinking must be ended first or the run needs fewer than 4 copies.
     """
 
@@ -76,7 +76,7 @@ class Tracker:
         sections: Sections,
         closers: Mapping[Pair, tuple[int, ...]],
         prompt: Sequence[int],
-        early: int = 0,
+        stop_adds: int = 0,
     ) -> None:
         ladder = asked.ladder
         self._advance = sections.advance
@@ -86,12 +86,12 @@ class Tracker:
         self._states: deque[State] = deque(maxlen=MAX_REWIND)  # the state before each of the last tokens
         self._end = ladder.end_thinking_copies or NEVER
         self._stop = ladder.stop_copies or NEVER
-        self._early = early
+        self._stop_adds = stop_adds
         self._detector: RepetitionDetector | None = None
         if asked.looks_for_runs:
             self._detector = RepetitionDetector(
-                min_copies=max(LEAST_COPIES, min(LOOP_COPIES, self._end, self._stop - early)),
-                min_length=RUNG_LENGTH - early if ladder else LOOP_LENGTH,
+                min_copies=max(LEAST_COPIES, min(LOOP_COPIES, self._end, self._stop - stop_adds)),
+                min_length=RUNG_LENGTH - stop_adds if ladder else LOOP_LENGTH,
                 max_rewind=MAX_REWIND,
             )
         self._climb = Climb()
@@ -196,7 +196,7 @@ class Tracker:
         for period, start in detector.stretches:
             run = length - start
             may_end = closer and not climb.marker
-            due = run if may_end else run + self._early
+            due = run if may_end else run + self._stop_adds
             if due < RUNG_LENGTH:
                 continue
             if run >= LOOP_LENGTH and run / period >= LOOP_COPIES:

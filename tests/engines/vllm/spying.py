@@ -29,7 +29,7 @@ class SpyingProcessor(LZPenaltyLogitsProcessor):
         after = super().apply(logits)
         for row, (params, prompt, output) in self.rows.items():
             asked = server_settings().settings_of(params.extra_args)
-            self.truth.early = int(Ending(params, self.is_schedulers, None).by_run)
+            self.truth.stop_adds = int(Ending(params, self.is_schedulers, None).by_run)
             end = int(after[row].argmax())  # which token that is, is checked outside
             self.truth.check_row(before[row], after[row], list(prompt), list(output), asked, end)
             if asked is None:

@@ -47,7 +47,7 @@ PROMPTS = (
 
 @pytest.fixture(scope="module")
 def truth(tokenizer, special):
-    return Truth(tokenizer, special, early=1)
+    return Truth(tokenizer, special, stop_adds=1)
 
 
 @pytest.fixture(scope="module")

@@ -232,13 +232,13 @@ def test_an_end_that_vllm_does_not_find(in_one_process):
     assert forced == [6, 4, 5, 6, 4, 5, 6, 4, EOS, EOS]
 
 
-def test_looking_ahead_keeps_nothing(in_one_process):
+def test_looking_at_drafts_keeps_nothing(in_one_process):
     """Drafts that would use up the patience with vLLM's detection are not kept, so the run is still how it ends."""
     generation = in_one_process(SamplingParams(max_tokens=90, extra_args=STOP))
     generation.read([9, 8, 7, 1, *[4, 5, 6] * 6][:-1])
-    ahead = generation.ahead([6, 4, 5] * 4)
-    assert [token for _, token in ahead] == [6, 4, 5, 6, 4, 5, 6, 4, *[EOS] * 5]
-    assert generation.ahead([])[0][1] == generation.forced == 6
+    after = generation.after_drafts([6, 4, 5] * 4)
+    assert [token for _, token in after] == [6, 4, 5, 6, 4, 5, 6, 4, *[EOS] * 5]
+    assert generation.after_drafts([])[0][1] == generation.forced == 6
     assert not generation.overrides_masks
 
 

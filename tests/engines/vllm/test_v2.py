@@ -71,7 +71,7 @@ def test_mixed_requests(model, tokenizer, special, drafts):
     if drafts:
         assert result["metrics"]["vllm:spec_decode_num_accepted_tokens"] > 0
 
-    truth, forced, changed, steps = Truth(tokenizer, special, early=0 if drafts else 1), 0, 0, 0
+    truth, forced, changed, steps = Truth(tokenizer, special, stop_adds=0 if drafts else 1), 0, 0, 0
     for task, output in zip(policies[:-1], outputs[len(requests) :], strict=False):
         asked = settings_from_request(task["extra_args"] or {})
         seen = truth.check_output(model, task["prompt"], asked, output).seen

@@ -104,24 +104,24 @@ class NewestReader:
         self._functions, self._batch = functions, ctypes.byref(batch)  # it keeps the structure alive
         self.take: Callable[[], int] = partial(functions.lz_take_newest, self._batch)
 
-    def launching(self, ahead: Any) -> Callable[[int, int], int]:
+    def launching(self, launches: Any) -> Callable[[int, int], int]:
         """Return a function that does what `take` does and then launches the kernels of a `LaunchAhead`.
 
         Its arguments are the addresses of the logits and the stream. It also returns 0 if the first kernel cannot be
         launched. Every step calls it, and by then the caches hold nothing of what it touches, so it touches little.
         """
         launch = _Launch(
-            launch=_address(ahead.driver.cuLaunchKernelEx),
-            wait=_address(ahead.driver.cuStreamWaitEvent),
-            record=_address(ahead.driver.cuEventRecord),
-            side=ahead.side,
-            found=ahead.found,
-            find=_kernel(ahead.find, early=False),
-            lower=_kernel(ahead.lower, ahead.early),
-            logits=ahead.lower.value_of("logits"),
-            columns=tuple(map(ahead.find.value_of, _OF_FIELDS)),
+            launch=_address(launches.driver.cuLaunchKernelEx),
+            wait=_address(launches.driver.cuStreamWaitEvent),
+            record=_address(launches.driver.cuEventRecord),
+            side=launches.side,
+            found=launches.found,
+            find=_kernel(launches.find, early=False),
+            lower=_kernel(launches.lower, launches.early),
+            logits=launches.lower.value_of("logits"),
+            columns=tuple(map(launches.find.value_of, _OF_FIELDS)),
         )
-        launch.alive = ahead
+        launch.alive = launches
         return partial(self._functions.lz_take_and_launch, self._batch, ctypes.byref(launch))
 
 

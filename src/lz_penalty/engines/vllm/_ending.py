@@ -103,7 +103,7 @@ class Ending:
 
     Attributes:
         by_run: whether vLLM's own detection is told to find the run, whose last token is then forced.
-        early: how many tokens of the run the ending writes; see `Tracker`.
+        stop_adds: how many tokens of the run the ending writes; see `Tracker`.
     """
 
     def __init__(self, params: Any, is_schedulers: bool, eos_token_id: int | None, logs: bool = False) -> None:
@@ -112,7 +112,7 @@ class Ending:
         self._logs = logs
         alone = OF_SEVERAL not in (params.extra_args or {})
         self.by_run = is_schedulers and alone and RepetitionDetectionParams is not None
-        self.early = int(self.by_run)
+        self.stop_adds = int(self.by_run)
 
     def token(self, run: Repetition, length: int) -> int | None:
         """Return the token that must come after `length` tokens of the output; `None` if nothing can end the request."""

@@ -252,9 +252,9 @@ class BatchState:
 
     def _let_c_launch(self) -> None:
         """Let C do the next steps, if it can launch the op."""
-        ahead = getattr(self._penalise, "ahead", None)
-        if ahead is not None and self._reader is not None:
-            self._launch, self._stream = self._reader.launching(ahead), ahead.stream
+        launches = getattr(self._penalise, "ahead", None)
+        if launches is not None and self._reader is not None:
+            self._launch, self._stream = self._reader.launching(launches), launches.stream
 
     def _take_in_python(self) -> None:
         """Take what the outputs have gained: one token each, or none while a request is prefilled."""

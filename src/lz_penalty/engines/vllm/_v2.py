@@ -190,7 +190,7 @@ class SlotState:
         generations = self._read(present, ctx)
         if self._drafts:
             rows = self._rows(ctx)
-            settings_rows, forced = self._ahead(ctx, rows, generations)
+            settings_rows, forced = self._rows_after_drafts(ctx, rows, generations)
         else:
             rows = {slot: [row] for row, slot in enumerate(ctx.idx_mapping_np.tolist())}
             settings_rows, forced = None, [(rows[slot][0], one, one.forced) for slot, one in generations.items()]
@@ -232,7 +232,7 @@ class SlotState:
             rows.setdefault(slot, []).append(row)
         return rows
 
-    def _ahead(
+    def _rows_after_drafts(
         self, ctx: Any, rows: dict[int, list[int]], generations: dict[int, Generation]
     ) -> tuple[np.ndarray, list[tuple[int, Generation, int | None]]]:
         """Return the settings row of every row, and the tokens that are forced: rows after drafts may be in other sections."""
@@ -242,8 +242,8 @@ class SlotState:
             settings_rows[its_rows] = self._table[slot]
         forced = []
         for slot, generation in generations.items():
-            ahead = generation.ahead([fed[row] for row in rows[slot][1:]])
-            for row, (settings_row, token) in zip(rows[slot], ahead, strict=True):
+            after = generation.after_drafts([fed[row] for row in rows[slot][1:]])
+            for row, (settings_row, token) in zip(rows[slot], after, strict=True):
                 settings_rows[row] = settings_row
                 forced.append((row, generation, token))
         return settings_rows, forced
