@@ -1,4 +1,4 @@
-"""A step of vLLM's V1 runner in C: read the newest tokens from the output lists, and launch the kernels."""
+"""A step of vLLM's V1 runner in C (`native/vllm_step.c`): read the newest tokens, and launch the kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["FIELDS", "LENGTH", "NEWEST", "SLOT", "NewestReader", "newest_reader"
 
 _LOGGER = logging.getLogger("lz_penalty")
 
-# Columns of a batch, as in output_lists.c: the slot of a row's history, its length, and its newest token.
+# Columns of a batch, as in vllm_step.c: the slot of a row's history, its length, and its newest token.
 SLOT, LENGTH, NEWEST = range(3)
 FIELDS = 3
 _OF_FIELDS = ("row_to_slot", "lengths", "newest_ids")  # the op's names for them
@@ -165,7 +165,7 @@ def reads_in_c() -> bool:
 @lru_cache(maxsize=None)
 def _functions() -> Any:
     try:
-        functions = load("output_lists.c", include_dir(), ctypes.PyDLL)
+        functions = load("vllm_step.c", include_dir(), ctypes.PyDLL)
     except BackendUnavailableError as error:
         _LOGGER.warning("the LZ penalty takes more host time per step than it could: %s", error)
         return None

@@ -17,7 +17,7 @@ One decoding step, from the class that vLLM loads to the kernel:
            _after_penalty                  with a policy only: shadow mode is compared and undone, tokens are forced
            _let_c_launch                   without a policy: from the next step on, C may do it
 
-    In C -> launch(logits, stream)                                          _c_step.py, output_lists.c
+    In C -> launch(logits, stream)                                          _c_step.py, vllm_step.c
            reads the newest token of vLLM's live output lists into the columns,
            launches the kernel `find` on a side stream: it stores the token in the history and finds the penalties,
              while the model still runs,

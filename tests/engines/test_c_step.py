@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lz_penalty.engines.vllm import _c_step as output_lists
+from lz_penalty.engines.vllm import _c_step
 from lz_penalty.engines.vllm._c_step import FIELDS, LENGTH, NEWEST, SLOT
 
 CAPACITY = 50
@@ -28,7 +28,7 @@ def batch():
 
 
 def test_one_more_in_every_list(batch):
-    take = output_lists.newest_reader(*batch).take
+    take = _c_step.newest_reader(*batch).take
     lists, rows, seen, _, buffers, turn = batch
     for step in range(5):
         for number, one in enumerate(lists):
@@ -54,7 +54,7 @@ def test_one_more_in_every_list(batch):
     ],
 )
 def test_other_steps_take_nothing(batch, change, told):
-    take = output_lists.newest_reader(*batch).take
+    take = _c_step.newest_reader(*batch).take
     lists, _, seen, _, buffers, turn = batch
     before = seen.tolist(), buffers[0].tolist(), turn.tolist()
     change(lists)
@@ -64,14 +64,14 @@ def test_other_steps_take_nothing(batch, change, told):
 
 def test_a_full_history_takes_nothing(batch):
     lists, rows, seen, _, *others = batch
-    take = output_lists.newest_reader(lists, rows, seen, 30, *others).take
+    take = _c_step.newest_reader(lists, rows, seen, 30, *others).take
     for one in lists:
         one.append(1)
     assert take() == 0
 
 
 def test_what_is_no_integer_raises(batch):
-    take = output_lists.newest_reader(*batch).take
+    take = _c_step.newest_reader(*batch).take
     for one in batch[0]:
         one.append("1")
     with pytest.raises(TypeError, match="int"):
@@ -79,7 +79,7 @@ def test_what_is_no_integer_raises(batch):
 
 
 def test_references_are_left_alone(batch):
-    take = output_lists.newest_reader(*batch).take
+    take = _c_step.newest_reader(*batch).take
     token = 123_456_789
     before = sys.getrefcount(token)
     for one in batch[0]:
@@ -137,7 +137,7 @@ def test_the_kernels_are_launched_with_the_columns_that_follow(batch, refused, e
             shared=1024,
         )
 
-    reader = output_lists.newest_reader(*batch)
+    reader = _c_step.newest_reader(*batch)
     find, lower = kernel(77, "table", "row_to_slot", "lengths", "newest_ids"), kernel(78, "places", "logits")
     launch = reader.launching(SimpleNamespace(driver=driver, side=88, found=6, find=find, lower=lower, early=early))
     lists, rows, seen, _, buffers, turn = batch
@@ -172,10 +172,10 @@ def test_the_kernels_are_launched_with_the_columns_that_follow(batch, refused, e
 
 def test_without_a_compiler_it_says_so_once(batch, monkeypatch, caplog):
     monkeypatch.setenv("CC", "no-such-compiler")
-    output_lists._functions.cache_clear()
+    _c_step._functions.cache_clear()
     try:
-        assert output_lists.newest_reader(*batch) is None
-        assert output_lists.newest_reader(*batch) is None
+        assert _c_step.newest_reader(*batch) is None
+        assert _c_step.newest_reader(*batch) is None
         assert caplog.text.count("no-such-compiler") == 1
     finally:
-        output_lists._functions.cache_clear()
+        _c_step._functions.cache_clear()

@@ -1,5 +1,5 @@
-/* Read the newest token of every output list of a batch, for engines that hand out growing lists, and launch the kernels
- * that penalise. A step in which nothing else changes is one call.
+/* A step of vLLM's V1 runner: read the newest token of every output list of the batch, and launch the kernels that penalise.
+ * A step in which nothing else changes is one call. engines/vllm/_c_step.py calls these functions.
  *
  * The caller holds the interpreter's lock (ctypes.PyDLL). The functions of CPython used here are part of its stable ABI, so
  * its headers are not needed. */
