@@ -13,8 +13,8 @@ from lz_penalty.evaluation.replay.pairs import Summary
 from tests.support.commands import run
 from tests.support.greedy import generate
 from tests.support.judge_server import answer, serve
-from tests.support.processes import serving
 from tests.support.replaying import ALONE, GUARDED, OFF, chat, counts, echo, penalty_server, replay, settings, stored
+from tests.support.transformers_server import running
 
 pytest.importorskip("fastapi")
 
@@ -23,9 +23,8 @@ pytest.importorskip("fastapi")
 
 
 @pytest.fixture(scope="module")
-def server():
-    command = ["lz_penalty.engines.transformers", "serve", "--device", "cpu", "--dtype", "float32"]
-    with serving(command, {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}) as address:
+def server(tmp_path_factory):
+    with running(tmp_path_factory.mktemp("server") / "log") as address:
         yield address
 
 

@@ -1,8 +1,10 @@
 """Import what most commands need, and load compiled functions. Each process that `commands` forks has them already."""
 
-import inspect_ai  # noqa: F401
+import inspect_ai.agent._acp.server  # noqa: F401 - inspect_ai imports it when an evaluation begins
+import inspect_evals._registry  # noqa: F401 - inspect_ai imports it through its entry point
 import numba  # noqa: F401
 import numpy as np
+import openai  # noqa: F401
 import pyarrow  # noqa: F401
 import torch
 import transformers.models.llama.modeling_llama  # noqa: F401

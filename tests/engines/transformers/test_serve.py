@@ -2,12 +2,9 @@
 
 import json
 import shutil
-import socket
-import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pytest
 
@@ -16,45 +13,23 @@ from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor
 from tests.support import commands, quick_or_deep
 from tests.support.examples import example
 from tests.support.greedy import PRESETS, generate
+from tests.support.transformers_server import MODULE, OFFLINE, running
 
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 pytest.importorskip("openai")
 pytest.importorskip("accelerate")
 
-MODULE = "lz_penalty.engines.transformers"
-OFFLINE = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 BATCHING = ("--continuous-batching", "--cb-num-blocks", "32", "--cb-max-batch-tokens", "256")
 GUARDED = {"lz_preset": "guarded", "lz_penalty": 0.3}
 TEXT = bundled_model.prompts()[1]
-NEW = quick_or_deep(40, 80)
-
-
-@contextmanager
-def running(log, *options, **environment):
-    """Start a server process; yield its address. It loads the model that a request names."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = ("serve", "--device", "cpu", "--dtype", "float32", "--host", "127.0.0.1", "--port", port, *options)
-    with commands.started(*command, module=MODULE, log=log, env=OFFLINE | environment) as runs:
-        for _ in range(600):
-            if not runs() or listens(port):
-                break
-            time.sleep(0.1)
-        assert runs(), log.read_text()
-        yield f"http://127.0.0.1:{port}"
+NEW = quick_or_deep(30, 80)
 
 
 @pytest.fixture(scope="module", params=[(), BATCHING], ids=["generate", "continuous batching"])
 def server(request, tmp_path_factory):
     with running(tmp_path_factory.mktemp("server") / "log", *request.param) as address:
         yield address
-
-
-def listens(port):
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +90,7 @@ def test_completions(server, expect):
     assert "".join(chunk["choices"][0]["text"] for chunk in streamed(answer)) == want
 
 
+@pytest.mark.parametrize("server", quick_or_deep([()], [(), BATCHING]), indirect=True)
 def test_the_client_of_the_examples(server):
     http_client = example("http_client")
 
