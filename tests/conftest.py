@@ -15,15 +15,17 @@ LONGEST_FIRST = (
     "core/test_containers.py",
     "engines/transformers/test_serve.py",
     "engines/transformers/test_policy_generate.py",
-    "cli/test_cli.py",
-    "detection/test_ray.py",
     "engines/transformers/test_processor.py",
-    "kernels/test_equivalence.py",
     "engines/transformers/test_batching.py",
+    "evaluation/test_replay.py",
+    "detection/test_ray.py",
+    "detection/test_scan.py",
+    "cli/test_cli.py",
+    "kernels/test_equivalence.py",
+    "core/test_fuzzing.py",
     "engines/transformers/test_policy.py",
     "evaluation/test_cost.py",
     "evaluation/study/test_local.py",
-    "evaluation/test_replay.py",
     "evaluation/test_recording.py",
 )
 
@@ -38,7 +40,7 @@ if find_spec("hypothesis"):  # the environments of vLLM, SGLang, llama.cpp and m
     import hypothesis
 
     every = {"deadline": None, "database": None, "print_blob": True}
-    hypothesis.settings.register_profile("quick", max_examples=50, **every)
+    hypothesis.settings.register_profile("quick", max_examples=30, **every)
     hypothesis.settings.register_profile("deep", max_examples=500, **every)
     hypothesis.settings.load_profile("deep" if DEEP else "quick")
     if not torch.cuda.is_available():

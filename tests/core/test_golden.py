@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lz_penalty import LZPenaltyConfig, reference
-from tests.support import DATA
+from tests.support import DATA, quick_or_deep
 from tests.support.backends import ALL
 
 VECTORS = json.loads((DATA / "lz_penalty.json").read_text())
@@ -52,7 +52,9 @@ def test_copy_share(index):
 @pytest.mark.parametrize("vectors", [VECTORS, GATED], ids=["plain", "gated"])
 @pytest.mark.parametrize("backend", ALL, ids=str)
 def test_backend(backend, vectors):
-    step = 6 if backend.name == "triton" else 1  # the interpreter, and compiling, take their time
+    step = 1
+    if backend.name == "triton":  # the interpreter, and compiling, take their time
+        step = quick_or_deep(12, 6) if vectors is VECTORS else quick_or_deep(4, 1)
     for vector in vectors[::step]:
         config = LZPenaltyConfig(strength=1.0, **settings_of(vector))
         start = 0 if config.include_prompt else vector["prompt_length"]

@@ -24,6 +24,7 @@ from lz_penalty.detection._records import Record, decode, read
 from lz_penalty.detection._substrings import paper20
 from lz_penalty.detection._verdict import CRITERIA
 from lz_penalty.detection.scan import Document, Limits, Problem, Reading, Scan, scan
+from tests.support import quick_or_deep
 from tests.support.documents import BROKEN, COMPRESS, FINE, LOOP, fill, lines, write_broken
 
 
@@ -128,7 +129,7 @@ BOMBS = {
     "equal rows": (lambda: SAME, "text", WHOLE, 400),
     "equal rows with Arrow's own type": (lambda: SAME, "text", WHOLE | {"store_schema": True}, 400),
     "equal beginnings": (lambda: [LONG] * 400, "text", PLAIN | {"column_encoding": "DELTA_BYTE_ARRAY"}, 400),
-    "one page": (lambda: ["x" * 400_000_000], "text", PLAIN, None),
+    "one page": (lambda: ["x" * quick_or_deep(300_000_000, 400_000_000)], "text", PLAIN, None),
     "equal texts in a list": (lambda: one_list(SAME), "text.0", WHOLE, 1),
     "texts in a list": (lambda: [[LONG] * 400], "text.0", PLAIN, None),
     "nulls in a list": (lambda: one_list(pyarrow.nulls(20_000_000, pyarrow.string())), "text.0", PLAIN, None),

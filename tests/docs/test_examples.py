@@ -25,8 +25,16 @@ def example():
     lz.disable()
 
 
-def test_generate(example):
-    without, penalised = example("transformers_generate")()
+@pytest.fixture(scope="module")
+def generated():
+    """The texts of transformers_generate.py: without the penalty and with it."""
+    texts = load("transformers_generate").main()
+    lz.disable()
+    return texts
+
+
+def test_generate(generated):
+    without, penalised = generated
     assert find_repetition(without, min_copies=5, min_length=60)
     assert not find_repetition(penalised, min_copies=5, min_length=60)
 
@@ -37,8 +45,8 @@ def test_batching(example):
     assert not any(find_repetition(text, min_copies=5, min_length=60) for text in texts)
 
 
-def test_a_loop_of_ones_own_and_a_policy_write_what_generate_writes(example):
-    _, penalised = example("transformers_generate")()
+def test_a_loop_of_ones_own_and_a_policy_write_what_generate_writes(example, generated):
+    _, penalised = generated
     own, policy = example("own_loop")(), example("policy_sections")()
     assert penalised.startswith(own[:200])  # in bfloat16, a loop without a cache parts from one with it sooner or later
     assert policy == penalised

@@ -16,8 +16,8 @@ from tests.support import cases, quick_or_deep
 from tests.support.backends import ALL, DEVICE, Backend
 
 # Triton is slow: its interpreter on a CPU, its compiler on a GPU for each new combination of sizes and dtypes.
-EXAMPLES = dict.fromkeys(("numpy", "numba", "torch"), quick_or_deep(150, 500))
-EXAMPLES["triton"] = quick_or_deep(25, 200 if DEVICE == "cpu" else 50)
+EXAMPLES = dict.fromkeys(("numpy", "numba", "torch"), quick_or_deep(100, 500))
+EXAMPLES["triton"] = quick_or_deep(12, 200 if DEVICE == "cpu" else 50)
 
 sizes = {
     "seed": st.integers(0, 2**32 - 1),
@@ -60,7 +60,7 @@ def small_chunks(monkeypatch):
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("seed", range(quick_or_deep(5, 60 if DEVICE == "cpu" else 20)))
+@pytest.mark.parametrize("seed", range(quick_or_deep(2, 60 if DEVICE == "cpu" else 20)))
 def test_triton_in_chunks(seed):
     backend = ALL[-1]
     check(backend, cases.case(seed, dtypes=backend.dtypes))

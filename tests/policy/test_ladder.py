@@ -7,10 +7,11 @@ from lz_penalty import bundled_model
 from lz_penalty.detection import repetition_at_end
 from lz_penalty.engines.transformers import LZPolicyLogitsProcessor
 from lz_penalty.policy import Ladder, Pair, Policy, RequestPolicy, Sections, vocabulary_of
+from tests.support import quick_or_deep
 from tests.support.greedy import cut, generate, left_padded
 from tests.support.policy_truth import Truth
 
-NEW = 200
+NEW = quick_or_deep(130, 200)
 LIMITS = {"min_copies": 6, "min_length": 16}
 
 
@@ -82,8 +83,8 @@ def test_answers_are_not_touched(model, tokenizer, prompts):
     answers = [prompt[2:] for prompt in prompts]  # without the marker
     ids, mask = left_padded(answers)
     processor = ending(len(ids[0]), tokenizer)
-    plain = generate(model, ids, None, mask, max_new_tokens=NEW)
-    assert torch.equal(generate(model, ids, processor, mask, max_new_tokens=NEW), plain)
+    plain = generate(model, ids, None, mask, max_new_tokens=200)
+    assert torch.equal(generate(model, ids, processor, mask, max_new_tokens=200), plain)
     assert any(repetition_at_end(row[len(ids[0]) :].tolist(), **LIMITS) for row in plain)
     assert not any(outcome.ended_thinking for outcome in processor.outcomes(plain))
 

@@ -9,9 +9,10 @@ from transformers import DynamicCache
 
 from lz_penalty import LZPenaltyConfig
 from lz_penalty.engines.transformers import special_token_ids
+from tests.support import quick_or_deep
 from tests.support.requests_and_truth import penalised
 
-NEW = 60
+NEW = quick_or_deep(32, 60)
 PRESETS = {
     "paper": LZPenaltyConfig.paper(),
     "guarded": LZPenaltyConfig.guarded(strength=0.3),

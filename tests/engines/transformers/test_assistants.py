@@ -14,6 +14,7 @@ from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor, LZPolicyLo
 from lz_penalty.engines.transformers import _policy as policy
 from lz_penalty.engines.transformers import _processor as processor
 from lz_penalty.policy import settings_from_request
+from tests.support import quick_or_deep
 from tests.support.greedy import generate
 
 NEW = 40
@@ -100,7 +101,7 @@ def op_calls(monkeypatch, prompts):
     assert all(ids[: len(prompts[3])] == prompts[3] for ids in seen)
 
 
-@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize("name", quick_or_deep(["without the prompt", "a policy"], list(FIELDS)))
 def test_a_processor_given_by_hand(model, tokenizer, prompts, drafted, name):
     asked, prompt = settings_from_request(FIELDS[name]), prompts[3]
     kind = LZPenaltyLogitsProcessor if isinstance(asked, LZPenaltyConfig) else LZPolicyLogitsProcessor
@@ -110,7 +111,7 @@ def test_a_processor_given_by_hand(model, tokenizer, prompts, drafted, name):
     assert generate(model, [prompt], kind(asked, **how), max_new_tokens=NEW, **drafted).tolist() == want.tolist()
 
 
-@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize("name", quick_or_deep(["with the prompt", "a policy without the prompt"], list(FIELDS)))
 def test_fields(model, tokenizer, prompts, drafted, name):
     lz.enable()
     try:

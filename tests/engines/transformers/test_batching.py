@@ -16,6 +16,7 @@ from lz_penalty.engines.transformers import _continuous as continuous
 from lz_penalty.engines.transformers import _enabling as enabling
 from lz_penalty.engines.transformers._continuous import ContinuousLZPenalty, settings_of_request
 from lz_penalty.policy import counters
+from tests.support import quick_or_deep
 from tests.support.greedy import NEW, assert_same, generate, plain_loop
 
 GUARDED = LZPenaltyConfig.guarded(strength=0.3, exempt_token_ids=(0, 1))  # the model's end and pad tokens
@@ -65,7 +66,7 @@ def test_requests_that_were_evicted_go_on_where_they_were(model, prompts, monkey
     monkeypatch.setattr(
         RequestState, "create_equivalent_initial_request", lambda state: evicted.append(state) or evict(state)
     )
-    for preset in ("guarded", "sglang"):
+    for preset in quick_or_deep(("sglang",), ("guarded", "sglang")):  # sglang also has to remember the prompt's length
         outputs = model.generate_batch(prompts, greedy(lz_preset=preset, lz_penalty=0.3), few)
         settings = {"strength": 0.3, "exempt_token_ids": (0, 1)}
         check(model, outputs, prompts, getattr(LZPenaltyConfig, preset)(**settings))
@@ -74,7 +75,7 @@ def test_requests_that_were_evicted_go_on_where_they_were(model, prompts, monkey
 
 @pytest.mark.parametrize("batches", [True, False], ids=["continuous batching", "generate"])
 def test_a_server_can_count_loops_without_a_policy(model, tokenizer, monkeypatch, batches):
-    prompts = [tokenizer("<think>\n" + text).input_ids[:4] for text in bundled_model.prompts()[:4]]
+    prompts = [tokenizer("<think>\n" + text).input_ids[:4] for text in bundled_model.prompts()[: quick_or_deep(2, 4)]]
     for module in (continuous, enabling):
         monkeypatch.setattr(module, "server_settings", lambda: ServerSettings(count_loops=True))
     before = counters.totals()

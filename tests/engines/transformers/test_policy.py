@@ -9,6 +9,7 @@ from transformers import LogitsProcessor
 from lz_penalty import LZPenaltyConfig, LZPenaltyError, bundled_model
 from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor, LZPolicyLogitsProcessor, special_token_ids
 from lz_penalty.policy import SECTIONS, Ladder, Policy, RequestPolicy, Sections
+from tests.support import quick_or_deep
 from tests.support.greedy import cut, generate, left_padded
 from tests.support.policy_truth import Truth
 
@@ -150,7 +151,7 @@ class Fresh(LogitsProcessor):
 )
 def test_beams_and_drafts(model, tokenizer, sections, texts, how):
     how = how | ({"assistant_model": model} if "assistant_model" in how else {})
-    for prompt in (texts[0], texts[2]):
+    for prompt in quick_or_deep(texts[2:3], (texts[0], texts[2])):
         one = LZPolicyLogitsProcessor(POLICY, tokenizer=tokenizer, sections=sections)
         fresh = Fresh(POLICY, tokenizer=tokenizer, sections=sections)
         got, want = (generate(model, [prompt], each, max_new_tokens=50, **how) for each in (one, fresh))

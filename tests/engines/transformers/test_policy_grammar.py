@@ -13,6 +13,7 @@ from lz_penalty import LZPenaltyConfig
 from lz_penalty.detection import find_repetitions
 from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor, LZPolicyLogitsProcessor
 from lz_penalty.policy import Ladder, Policy, RequestPolicy
+from tests.support import quick_or_deep
 
 llguidance = pytest.importorskip("llguidance")
 from llguidance.hf import from_tokenizer  # noqa: E402
@@ -27,7 +28,7 @@ SCHEMA = {
     "required": ["city", "days", "again"],
     "additionalProperties": False,
 }
-NEW = 300
+NEW = quick_or_deep(200, 300)
 ANSWER = '{"city":"Rome","days":[1,2],"again":true}'
 FAVOUR = 4.0  # logits
 
@@ -111,7 +112,7 @@ def test_without_the_penalty_it_never_ends(write, tokenizer, prompt):
     assert not tokenizer.decode(out[-50:]).strip()
 
 
-@pytest.mark.parametrize("sample", [False, True], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("sample", quick_or_deep([False], [False, True]))
 @pytest.mark.parametrize("name", ["guarded", "failsafe", "a policy for tool calls"])
 @pytest.mark.parametrize("grammar_first", [True, False], ids=["grammar, penalty", "penalty, grammar"])
 def test_the_loop_is_broken_inside_the_grammar(write, tokenizer, prompt, grammar_first, name, sample):

@@ -9,6 +9,7 @@ import pytest
 from inspect_ai.log import read_eval_log
 
 from lz_penalty.evaluation.study.results import read_logs
+from tests.support import quick_or_deep
 from tests.support.commands import run
 from tests.support.judge_server import answer, serve, verdict
 from tests.support.study_process import MODEL, asked, command, knows_lz, questions, write_sweep
@@ -84,7 +85,7 @@ def test_results_are_read_back_and_resuming_asks_for_nothing_twice(tmp_path):
     assert {(row.penalty, row.run) for row in rows} == {(p, r) for p in ("none", "guarded", "paper") for r in (1, 2)}
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("how", quick_or_deep([signal.SIGINT], [signal.SIGINT, signal.SIGKILL]))
 def test_an_interrupted_sweep_goes_on(tmp_path, how):
     with serve(knows_lz, delay=0.3) as server:
         model = MODEL | {"endpoints": [server.url], "connections": 2}
