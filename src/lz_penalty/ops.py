@@ -102,7 +102,8 @@ def prepare_lz_penalty(
         ahead: with Triton on CUDA, use two launches, the first of which needs no logits. After a few calls, the attribute
             `ahead` of the function is a `lz_penalty.kernels.triton._launch.LaunchAhead`: with it, C can start the first
             launch while the logits are still being computed. The function keeps the arrays that the two launches share,
-            so it is for one stream.
+            so it is for one stream. That holds for every function that has a gate and uses Triton: it keeps which tokens
+            were copied, and then needs to look at the newest one only. Its results do not depend on what it has kept.
 
     Returns:
         A function of the eight arrays in this order, the last ones optional, that penalises and returns the logits. The

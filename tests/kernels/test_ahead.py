@@ -10,7 +10,7 @@ from lz_penalty.kernels import triton as triton_cuda
 from lz_penalty.kernels.triton._launch import may_start_early
 from tests.support.backends import printed_with_compiler
 
-CONSTANTS = {"EXEMPT_STEPS": 0, "LOOP_BLOCK": 0, "LOWEST": -1.0, "BLOCK": 16}
+CONSTANTS = {"GATE": False, "EXEMPT_STEPS": 0, "LOOP_BLOCK": 0, "LOWEST": -1.0, "BLOCK": 16}
 LOGITS = torch.zeros(3, 8)
 ARGUMENTS = (LOGITS, 8, 1, 8, 3.0, "history", "table")
 TWO = ["find_kernel", "lower_kernel"]
@@ -69,7 +69,7 @@ def test_one_launch_first_then_two(launched, monkeypatch, early):
     assert [find, lower] == TWO
     assert (places.shape, places.dtype) == ((3, 17), torch.int32)
     assert (changes.shape, changes.dtype) == ((3, 17), torch.float32)
-    assert ahead._find.arguments == (8, 3.0, "history", "table", places, changes)
+    assert ahead._find.arguments == (8, 3.0, "history", "table", None, None, None, places, changes)
     assert ahead._lower.arguments == (LOGITS, 8, 1, places, changes)
     ahead(ARGUMENTS)  # a step in between from Python
     assert launched.log == ["row_kernel", *TWO, *TWO]

@@ -144,6 +144,17 @@ def test_kernels_depend_on_no_other_number():
     """Triton's compiler specialises a kernel on the value of a number, unless it is told not to. The interpreter never does."""
     kernels, names = json.loads(printed_with_compiler(SPECIALISED))
     in_key, float32 = {"logit_stride", "stride"}, {"literal"}
-    own_arrays = {"places", "changes", "matches", "originals", "ranks", "loops", "words"}
+    own_arrays = {
+        "places",
+        "changes",
+        "matches",
+        "originals",
+        "ranks",
+        "loops",
+        "words",
+        "kept_tokens",
+        "kept_flags",
+        "kept_about",
+    }
     assert kernels == 6
     assert set(names) == in_key | float32 | own_arrays

@@ -5,6 +5,9 @@ logits with atomic minima: the smallest value of each token remains, without a t
 sort. A long window is cut into chunks that many programs share; a scratch buffer carries the longest match and the
 original logits from one launch to the next.
 
+With a gate, a row must know which of its last tokens are copied. The first call counts them all; later calls keep that and
+look at the newest token only, if the context is the last one and one more token.
+
 An engine may know the newest tokens long before it has the logits. Then one launch finds the changes, on its own stream
 while the model runs, and another lowers the logits. The step waits for the second launch only.
 """
@@ -33,6 +36,7 @@ _LOOP_BLOCK = 1024  # periods that are compared together
 _RUN_BLOCK = 2048  # tokens of a run that are compared together
 _SCRATCH_BYTES = 256 * 2**20  # long windows of very many rows are done in groups that fit into this memory
 
+_NOTHING_KEPT = (None, None, None)
 _COMPILED: dict[tuple, Any] = {}  # the kernels that `_Launch` has compiled
 
 
@@ -70,7 +74,7 @@ def prepare(arrays, packed, vocab_size, *, ahead=False):
         if ahead:
             run = _Ahead(logits, constants | {"BLOCK": block}, warps, kinds)
         else:
-            run = _Launch(_kernels.row_kernel, (rows, 1, 1), constants | {"BLOCK": block}, warps, kinds)
+            run = _Rows(logits, constants | {"BLOCK": block}, warps, kinds)
         store = None
     else:
         run = _Chunks(logits, constants, -(-window // _CHUNK), kinds)
@@ -149,6 +153,42 @@ class _Launch:
             self.refused = self.direct is None
 
 
+class _Kept:
+    """Arrays in which the rows with a gate keep which of their last tokens are copied, from one step to the next."""
+
+    def __init__(self, logits, constants):
+        self.span = 2 * constants["BLOCK"] if constants["GATE"] else 0
+        self._arrays, self._rows = None, logits.shape[0]
+
+    def arrays(self, logits):
+        if not self.span:
+            return _NOTHING_KEPT
+        if self._arrays is None:
+            sizes = ((self.span, torch.int64), (self.span, torch.int8), (4, torch.int32))
+            self._arrays = tuple(logits.new_zeros((self._rows, size), dtype=kind) for size, kind in sizes)
+        return self._arrays
+
+
+class _Rows:
+    """The penalty of ordinary windows in one launch. The first call keeps nothing: it may be the only call."""
+
+    def __init__(self, logits, constants, warps, kinds):
+        grid = (logits.shape[0], 1, 1)
+        self._kept = _Kept(logits, constants)
+        self._first = _Launch(_kernels.row_kernel, grid, constants | {"SPAN": 0}, warps, kinds)
+        self._later = self._first
+        if self._kept.span:
+            self._later = _Launch(_kernels.row_kernel, grid, constants | {"SPAN": self._kept.span}, warps, kinds)
+        self._is_first = True
+
+    def __call__(self, arguments):
+        if self._is_first:
+            self._is_first = False
+            self._first((*arguments, *_NOTHING_KEPT))
+        else:
+            self._later((*arguments, *self._kept.arrays(arguments[0])))
+
+
 class _Ahead:
     """The penalty of ordinary windows in two launches, the first of which needs no logits.
 
@@ -158,8 +198,9 @@ class _Ahead:
 
     def __init__(self, logits, constants, warps, kinds):
         grid = (logits.shape[0], 1, 1)
-        self._whole = _Launch(_kernels.row_kernel, grid, constants, warps, kinds)
-        found = {name: value for name, value in constants.items() if name != "LOWEST"}
+        self._whole = _Launch(_kernels.row_kernel, grid, constants | {"SPAN": 0}, warps, kinds)
+        self._kept = _Kept(logits, constants)
+        found = {name: value for name, value in constants.items() if name != "LOWEST"} | {"SPAN": self._kept.span}
         self._find = _Launch(_kernels.find_kernel, grid, found, warps, kinds, patience=1)
         self._early = may_start_early(logits.device)
         lowered = {name: constants[name] for name in ("LOOP_BLOCK", "LOWEST", "BLOCK")} | {"EARLY": self._early}
@@ -172,7 +213,7 @@ class _Ahead:
     def __call__(self, arguments):
         if self._is_first or self._find.refused or self._lower.refused:
             self._is_first = False
-            self._whole(arguments)
+            self._whole((*arguments, *_NOTHING_KEPT))
             return
         logits, row_stride, logit_stride, vocab_size, literal, *history_and_settings = arguments
         if self._between is None:
@@ -180,7 +221,7 @@ class _Ahead:
                 logits.new_empty(self._shape, dtype=torch.int32),
                 logits.new_empty(self._shape, dtype=torch.float32),
             )
-        self._find((vocab_size, literal, *history_and_settings, *self._between))
+        self._find((vocab_size, literal, *history_and_settings, *self._kept.arrays(logits), *self._between))
         self._lower((logits, row_stride, logit_stride, *self._between))
 
     @property

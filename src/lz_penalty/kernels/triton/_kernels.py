@@ -9,24 +9,27 @@ import functools
 import triton
 import triton.language as tl
 
-from lz_penalty.kernels.triton._parts import (
+from lz_penalty.kernels.triton._gate import (
     WORD,
-    against_loop,
+    count_bits,
+    count_copied,
+    either,
+    gate_opening,
+    gated_bits,
+    is_gated,
+    kept_of,
+)
+from lz_penalty.kernels.triton._parts import (
     asks_for_nothing,
     await_kernel_before,
     candidate_bits,
     codelength_bits,
-    count_bits,
-    count_copied,
-    either,
     extent,
     find_loop,
     find_matches,
     further_bits,
-    gate_opening,
-    gated_bits,
     is_candidate,
-    is_gated,
+    loop_at_end,
     lower_logits,
     may_write,
     open_row,
@@ -51,9 +54,9 @@ def row_kernel(
     logits, row_stride, logit_stride, vocab_size, literal,
     token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
     tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
-    table, table_stride, exempt_ids,
+    table, table_stride, exempt_ids, kept_tokens, kept_flags, kept_about,
     EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
-    GATE: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr,
+    GATE: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
     """Penalise a whole row in one program, for windows of at most `BLOCK` tokens."""
     row = tl.program_id(0)
@@ -76,19 +79,17 @@ def row_kernel(
     logits += row.to(tl.int64) * row_stride
     cell = logits + tl.where(keep, token, 0).to(tl.int64) * logit_stride
     original = tl.load(cell, mask=tl.where(keep, settings.min_match, 0) == 1, other=0.0)
-    loop = (0, 0)
     if GATE:
-        if LOOP_BLOCK > 0:
-            loop = find_loop(at, tl.minimum(n, settings.loop_window), LOOP_BLOCK, RUN_BLOCK)
-        bits = gated_bits(at, settings, e, offset, n, recent, candidate, token, literal, line, loop, BUFFER_BLOCK)
+        kept = kept_of(row, kept_tokens, kept_flags, kept_about, SPAN)
+        bits = gated_bits(
+            at, settings, e, offset, n, recent, candidate, token, literal, line, kept, BUFFER_BLOCK, SPAN
+        )  # fmt: skip
     else:
         bits = candidate_bits(at, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK)
-        if LOOP_BLOCK > 0:
-            loop = find_loop(at, tl.minimum(n, settings.loop_window), LOOP_BLOCK, RUN_BLOCK)
     if settings.min_match > 1:  # then only extensions have a value
         original = tl.load(cell, mask=keep & (bits < 0), other=0.0)
     if LOOP_BLOCK > 0:
-        loop_token, further = against_loop(at, settings, e, token, literal, loop)
+        loop_token, further = loop_at_end(at, settings, e, n, token, literal, LOOP_BLOCK, RUN_BLOCK)
         if further > 0:
             bits = tl.where((token == loop_token) & (bits < 0), bits - further, bits)
             alone = may_write(loop_token, e == 1, vocab_size, line, exempt_ids, EXEMPT_STEPS)
@@ -105,10 +106,10 @@ def find_kernel(
     vocab_size, literal,
     token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
     tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
-    table, table_stride, exempt_ids,
+    table, table_stride, exempt_ids, kept_tokens, kept_flags, kept_about,
     places, changes,
     EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
-    GATE: tl.constexpr, BLOCK: tl.constexpr,
+    GATE: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
     """Store what is to be added to which logits: `BLOCK` candidates per row, then the loop's token; -1 for none."""
     row = tl.program_id(0)
@@ -132,17 +133,15 @@ def find_kernel(
     candidate = is_candidate(place, recent, settings)
     token = tokens_at(at, place, candidate)
     keep = may_write(token, candidate, vocab_size, line, exempt_ids, EXEMPT_STEPS)
-    loop = (0, 0)
     if GATE:
-        if LOOP_BLOCK > 0:
-            loop = find_loop(at, tl.minimum(n, settings.loop_window), LOOP_BLOCK, RUN_BLOCK)
-        bits = gated_bits(at, settings, e, offset, n, recent, candidate, token, literal, line, loop, BUFFER_BLOCK)
+        kept = kept_of(row, kept_tokens, kept_flags, kept_about, SPAN)
+        bits = gated_bits(
+            at, settings, e, offset, n, recent, candidate, token, literal, line, kept, BUFFER_BLOCK, SPAN
+        )  # fmt: skip
     else:
         bits = candidate_bits(at, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK)
-        if LOOP_BLOCK > 0:
-            loop = find_loop(at, tl.minimum(n, settings.loop_window), LOOP_BLOCK, RUN_BLOCK)
     if LOOP_BLOCK > 0:
-        loop_token, further = against_loop(at, settings, e, token, literal, loop)
+        loop_token, further = loop_at_end(at, settings, e, n, token, literal, LOOP_BLOCK, RUN_BLOCK)
         bits = tl.where((token == loop_token) & (bits < 0), bits - further, bits)
         alone = may_write(loop_token, e == 1, vocab_size, line, exempt_ids, EXEMPT_STEPS)
         tl.store(places + BLOCK + e * 0, tl.where(alone, loop_token, -1).to(tl.int32), mask=e == 1)
@@ -234,7 +233,7 @@ def gather_kernel(
     e = 1 + chunk * BLOCK + tl.arange(0, BLOCK)
     if GATE:
         if is_gated(settings, n):
-            count_copied(at, settings, n, e, words + (line * chunks + chunk).to(tl.int64) * MOST_WORDS)
+            count_copied(at, settings, n, e, words + (line * chunks + chunk).to(tl.int64) * MOST_WORDS, (), 0)
     place = offset + e - 1
     if offset + chunk * BLOCK >= recent:
         tl.store(ranks + line * chunks + chunk, 0)

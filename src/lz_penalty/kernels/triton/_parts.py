@@ -14,13 +14,11 @@ from lz_penalty import _packing as col
 NONE, BEFORE_BUFFER, ADJACENT, SGLANG = map(tl.constexpr, (col.NONE, col.BEFORE_BUFFER, col.ADJACENT, col.SGLANG))
 MODE, WINDOW, BUFFER, MIN_MATCH = map(tl.constexpr, (col.MODE, col.WINDOW, col.BUFFER, col.MIN_MATCH))
 LOOP_WINDOW, STRENGTH, ESCALATION = map(tl.constexpr, (col.LOOP_WINDOW, col.STRENGTH, col.ESCALATION))
-GATE_WINDOW, GATE_LOW, GATE_HIGH = map(tl.constexpr, (col.GATE_WINDOW, col.GATE_LOW, col.GATE_HIGH))
+GATE_WINDOW = tl.constexpr(col.GATE_WINDOW)
 EXEMPT_BEGIN, EXEMPT_END = tl.constexpr(col.EXEMPT_BEGIN), tl.constexpr(col.EXEMPT_END)
 NEARNESS = tl.constexpr(2**17)  # above any distance; times the longest buffer it still fits 32 bits
 FAR = tl.constexpr(2**30)  # above any distance or period
 FIRST = tl.constexpr(2)  # tokens that every match is compared by at first
-WORD = tl.constexpr(32)  # positions whose bits share one integer
-PART = tl.constexpr(16)  # positions that are compared together
 UNROLL = tl.constexpr(8)  # tokens that the matches which are left are compared by in each further round
 
 # The settings of a row as in `lz_penalty._packing.SettingsRow`, without its exempt ids and thresholds.
@@ -245,146 +243,6 @@ def candidate_bits(at, settings, e, offset, recent, candidate, token, literal, B
     return codelength_bits(at, settings, e, offset, candidate, token, match, best, literal)
 
 
-@triton.jit
-def gated_bits(at, settings, e, offset, n, recent, candidate, token, literal, line, loop, BUFFER_BLOCK: tl.constexpr):
-    """Return the bits of every candidate, with the row's gate if it has one."""
-    opening = row_opening(at, settings, n, e, line, loop)
-    bits = tl.zeros_like(e).to(tl.float32)
-    if opening > 0:
-        bits = candidate_bits(at, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK) * opening
-    return bits
-
-
-# ---------------------------------------------------------------- the gate
-
-
-@triton.jit
-def either(a, b):
-    """Return the bits that one of two numbers has, or both."""
-    return a | b
-
-
-@triton.jit
-def compare_part(at, n, q, missing, word, k, size, INSIDE: tl.constexpr):
-    """Compare `PART` tokens from place `k` on with the tokens `q` places before them, the oldest first.
-
-    Args:
-        at: where the tokens are.
-        n: how many there are.
-        q: distances.
-        missing: for each distance, how many more equal tokens complete an n-gram, less one: below 0 if it is complete.
-        word: for each distance, a bit per position, 1 if it ends an n-gram that also ends at this distance before it.
-        k: the place of the newest token.
-        size: the length of the n-grams.
-        INSIDE: every place that is read is inside the context.
-
-    Returns:
-        `missing` and `word` after these tokens. The newest position is in bit 0.
-    """
-    here = ()
-    want = ()
-    for u in tl.static_range(PART):  # all loads come first, so that the device does them at the same time
-        if INSIDE:
-            newest, stride = at
-            here = here + (tl.load(newest - (tl.cast(q, tl.int64) + k) * stride - u * stride),)
-            want = want + (tl.load(newest - tl.cast(k, tl.int64) * stride - u * stride),)
-        else:
-            here = here + (tokens_before(at, q, k, u, k + u + q < n),)
-            want = want + (tokens_at(at, k + u, k + u < n),)
-    for i in tl.static_range(PART):
-        equal = here[PART - 1 - i] == want[PART - 1 - i]
-        if not INSIDE:
-            equal = equal & (k + (PART - 1 - i) + q < n)
-        missing = tl.where(equal, missing - 1, size - 1)
-        word = (word << 1) | (missing.to(tl.uint32, bitcast=True) >> 31)
-    return missing, word
-
-
-@triton.jit
-def count_bits(word, positions):
-    """Return how many of the lowest `positions` bits of a word are 1."""
-    kept = tl.minimum(tl.maximum(positions, 0), WORD).to(tl.int64)
-    x = word.to(tl.int64) & ((tl.full([], 1, tl.int64) << kept) - 1)
-    x = x - ((x >> 1) & 0x55555555)
-    x = (x & 0x33333333) + ((x >> 2) & 0x33333333)
-    x = (x + (x >> 4)) & 0x0F0F0F0F
-    return ((x * 0x01010101 >> 24) & 0xFF).to(tl.int32)
-
-
-@triton.jit
-def count_copied(at, settings, n, q, words):
-    """Return how many of the recent positions are copied from one of these distances.
-
-    With `words`, store a bit per position instead, so that another launch can combine the distances of all chunks.
-    """
-    size = tl.maximum(settings.min_match, 2)
-    recent = tl.minimum(n, settings.gate_window)
-    missing = tl.zeros_like(q) + size - 1
-    word = tl.zeros_like(q).to(tl.uint32)
-    copied = 0
-    k = (recent + size - 2) // PART * PART
-    inside = k + PART + tl.max(q, 0) <= n
-    while k >= 0:
-        if len(at) == 2:
-            if inside:
-                missing, word = compare_part(at, n, q, missing, word, k, size, True)
-            else:
-                missing, word = compare_part(at, n, q, missing, word, k, size, False)
-        else:
-            missing, word = compare_part(at, n, q, missing, word, k, size, False)
-        if k % WORD == 0:
-            found = tl.reduce(tl.where(q <= settings.window, word, 0), 0, either)
-            if words is None:
-                copied += count_bits(found, recent - k)
-            else:
-                tl.store(words + k // WORD, found.to(tl.int32, bitcast=True), mask=k < recent)
-        k -= PART
-    return copied
-
-
-@triton.jit
-def double_at(line, column):
-    """Load a setting that takes two columns."""
-    low = tl.load(line + column).to(tl.uint32, bitcast=True).to(tl.int64)
-    return ((tl.load(line + column + 1).to(tl.int64) << 32) | low).to(tl.float64, bitcast=True)
-
-
-@triton.jit
-def gate_opening(copied, settings, n, line):
-    """Return which part of every codelength is charged, if this many of the recent positions are copied."""
-    share = copied.to(tl.float64) / tl.maximum(tl.minimum(n, settings.gate_window), 1).to(tl.float64)
-    low = double_at(line, GATE_LOW)
-    high = double_at(line, GATE_HIGH)
-    opening = tl.where(share >= high, 1.0, 0.0).to(tl.float64)
-    if (share > low) & (share < high):
-        opening = (share - low) / (high - low)
-    return opening.to(tl.float32)
-
-
-@triton.jit
-def is_gated(settings, n):
-    """Return whether a row has a gate, and enough tokens that the gate can open."""
-    return (settings.gate_window > 0) & (2 * n >= settings.gate_window)
-
-
-@triton.jit
-def row_opening(at, settings, n, q, line, loop):
-    """Return which part of every codelength of a row is charged. `q` are all distances in its window.
-
-    In a loop, one run contains nearly all recent tokens. Then the gate is open, and the copy share need not be known.
-    """
-    opening = tl.where(settings.gate_window > 0, 0.0, 1.0).to(tl.float32)
-    if is_gated(settings, n):
-        period, run = loop
-        recent = tl.minimum(n, settings.gate_window)
-        certain = tl.minimum(run - tl.maximum(settings.min_match, 2) + 1, recent)
-        certain = tl.where(period <= settings.window, tl.maximum(certain, 0), 0)
-        opening = gate_opening(certain, settings, n, line)
-        if opening < 1:
-            opening = gate_opening(count_copied(at, settings, n, q, None), settings, n, line)
-    return opening
-
-
 # ---------------------------------------------------------------- the loop at the end
 
 
@@ -458,11 +316,11 @@ def further_bits(period, run, escalation, literal):
 
 
 @triton.jit
-def against_loop(at, settings, e, token, literal, loop):
-    """Return the token that would continue a loop, once per place, and its further bits; -1 and 0 if there is no loop."""
+def loop_at_end(at, settings, e, n, token, literal, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr):
+    """Return the token that would continue the loop at the end, once per place, and its further bits; -1 and 0 if none."""
     loop_token = tl.zeros_like(token) - 1
     further = tl.full([], 0.0, tl.float32)
-    period, run = loop
+    period, run = find_loop(at, tl.minimum(n, settings.loop_window), LOOP_BLOCK, RUN_BLOCK)
     if period > 0:
         further = further_bits(period, run, settings.escalation, literal)
         loop_token = tokens_at(at, e * 0 + period - 1, e > 0)
