@@ -124,7 +124,10 @@ def test_ladder_and_shadow_mode(request_fields, default, want):
         ({"lz_policy": "defualt"}, "lz_policy = 'defualt': must be one of 'default'"),
         ({"lz_policy": None}, "lz_policy = None: must be one of 'default'"),
         ({"lz_policy": ["default"]}, "must be one of 'default'"),
-        ({"lz_code": "off"}, "lz_code = 'off': must be one of 'paper', 'sglang', 'guarded', 'failsafe', 'none'"),
+        (
+            {"lz_code": "off"},
+            "lz_code = 'off': must be one of 'paper', 'sglang', 'guarded', 'gated', 'failsafe', 'none'",
+        ),
         ({"lz_table": 0}, "lz_table = 0: must be one of"),
         ({"lz_thinkng": "guarded"}, "lz_thinkng = 'guarded': unknown field. Did you mean lz_thinking?"),
         (

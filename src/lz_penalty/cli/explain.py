@@ -55,7 +55,7 @@ def explain(
     """Show why tokens are penalised: window, buffer, matches, loop, and the tokens whose logits change.
 
     Without --run, only the model's tokenizer is used. Its special tokens are exempt, as in `generate`. The penalty must be
-    an LZ penalty: paper, sglang, guarded or failsafe, with any settings.
+    an LZ penalty: paper, sglang, guarded, gated or failsafe, with any settings.
     """
     from lz_penalty import reference
     from lz_penalty.engines._special_tokens import exempting
@@ -70,7 +70,7 @@ def explain(
         check_output(html, "--html")
     config = named(penalty).config
     if config is None:
-        allowed = "an LZ penalty with a strength above 0: paper, sglang, guarded or failsafe"
+        allowed = "an LZ penalty with a strength above 0: paper, sglang, guarded, gated or failsafe"
         raise bad_value("--penalty", penalty, allowed)
     if not (config.include_prompt or run or recording):
         raise LZPenaltyError(

@@ -24,8 +24,9 @@ def generate(
 ) -> None:
     """Write text with a penalty, and stream it.
 
-    Penalties: `none`; the LZ presets `paper`, `sglang`, `guarded`, `failsafe`, for example `guarded:0.3,window_size=2048`;
-    and `repetition`, `no-repeat-ngram`, `frequency`, `presence`, `dry`, for example `dry:0.8`.
+    Penalties: `none`; the LZ presets `paper`, `sglang`, `guarded`, `gated`, `failsafe`, for example
+    `guarded:0.3,window_size=2048`; and `repetition`, `no-repeat-ngram`, `frequency`, `presence`, `dry`, for example
+    `dry:0.8`.
     """
     real(0, 100)("--temperature", temperature)
     import torch

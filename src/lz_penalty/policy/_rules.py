@@ -154,7 +154,7 @@ def settings_from_request(request: Mapping[str, Any], default: Asked = None) -> 
     True
     >>> settings_from_request({"lz_code": "off"})
     Traceback (most recent call last):
-    lz_penalty.errors.LZPenaltyError: lz_code = 'off': must be one of 'paper', 'sglang', 'guarded', 'failsafe', 'none'.
+    lz_penalty.errors.LZPenaltyError: lz_code = 'off': must be one of 'paper', 'sglang', 'guarded', 'gated', ...
     """
     given = lz_fields(request)
     for key, value in given.items():
