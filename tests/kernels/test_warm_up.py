@@ -117,8 +117,9 @@ def test_what_the_caps_allow_is_compiled(on_triton):
     assert set(triton_cuda._COMPILED) == compiled
 
 
-def test_few_kernels_exist_whatever_requests_ask_for(on_triton, monkeypatch):
-    """A kernel is compiled when it is first needed, and all requests wait for that."""
+@pytest.mark.parametrize("gate", [{}, {"lz_gate_low": 0.5, "lz_gate_high": 0.7}], ids=["no gate", "gate"])
+def test_few_kernels_exist_whatever_requests_ask_for(on_triton, monkeypatch, gate):
+    """A kernel is compiled when it is first needed, and all requests wait for that. A gate doubles the number."""
     asked = set()
 
     class Launch(triton_cuda._Launch):
@@ -131,7 +132,7 @@ def test_few_kernels_exist_whatever_requests_ask_for(on_triton, monkeypatch):
     sizes = np.random.default_rng(1)
     for preset in ("paper", "guarded") * 200:
         window, buffer = int(2 ** sizes.uniform(0, 13)), int(2 ** sizes.uniform(2, 9))
-        fields = {"lz_preset": preset, "lz_window_size": window, "lz_buffer_size": buffer}
+        fields = {"lz_preset": preset, "lz_window_size": window, "lz_buffer_size": buffer, **gate}
         fields["lz_exempt_token_ids"] = list(range(100, 100 + int(2 ** sizes.uniform(0, 10))))
         line = settings.read(fields, 0).settings_row[None]
         logits, _, *others = with_newest(1)
