@@ -172,16 +172,18 @@ def copy_share(
     >>> copy_share([1, 2, 3, 4, 1, 2, 3, 9], gate_window=8)  # 2 and 3 end a pair of tokens that occurred before
     0.25
     >>> copy_share([7, 8] * 30), copy_share(range(60)), copy_share([7, 8] * 20)
-    (0.966..., 0.0, 0.0)
+    (0.95, 0.0, 0.0)
     """
     context, n, t = list(context), max(2, min_match_length), len(context)
     if 2 * t < gate_window:
         return 0.0
     recent = min(gate_window, t)
     copied = 0
-    for i in range(max(t - recent, n - 1), t):  # the n-gram that ends at i begins at i - n + 1
-        earlier = range(max(i - window_size, n - 1), i)
-        copied += any(context[j - n + 1 : j + 1] == context[i - n + 1 : i + 1] for j in earlier)
+    newest: dict[tuple[int, ...], int] = {}  # where each n-gram ended last; its other ends are further back
+    for i in range(max(t - recent - window_size, n - 1), t):
+        ngram = tuple(context[i - n + 1 : i + 1])
+        copied += i >= t - recent and i - newest.get(ngram, -window_size - 1) <= window_size
+        newest[ngram] = i
     return copied / recent
 
 
