@@ -19,6 +19,7 @@ from tests.support.cases import config as any_config
 from tests.support.cases import sequence, settings_of
 
 V = 30
+V_BITS = math.log2(V)
 SEEDS = st.integers(0, 2**32)
 
 
@@ -120,6 +121,36 @@ def test_all_of_it_is_json(seed):
     json.dumps(explain_sequence(tokens, V, config=config).to_dict(), allow_nan=False)
 
 
+def test_the_gate_scales_codelengths_and_not_the_loop():
+    tokens = [9, 8, *[1, 2, 3, 4] * 4]
+    config = LZPenaltyConfig.gated(gate_low=0.25, gate_high=1, gate_window=16)
+    gated, plain = (explain(tokens, V, config=one) for one in (config, LZPenaltyConfig.guarded()))
+    assert (gated.gate.copy_share, gated.gate.opening) == (10 / 16, 0.5)
+    assert plain.gate is None
+    (one,), (other,) = gated.candidates, plain.candidates
+    assert one.loop_bits == other.loop_bits == gated.loop.bits < 0
+    assert one.codelength - V_BITS - one.loop_bits == pytest.approx((other.codelength - V_BITS - other.loop_bits) / 2)
+    (last,) = explain_sequence([*tokens, 1], V, config=config).tokens[-1:]
+    assert (last.gate, last.codelength) == (gated.gate, pytest.approx(one.codelength))
+
+
+def test_a_closed_gate_leaves_only_the_loop():
+    step = explain([1, 2, 3, 4] * 4, V, config=LZPenaltyConfig.gated())  # fewer than 48 tokens
+    assert (step.gate.copy_share, step.gate.opening) == (0, 0)
+    assert {match.extends for match in step.matches} == {False}
+    (one,) = step.candidates
+    assert (one.distance, one.extends, one.codelength) == (None, False, pytest.approx(V_BITS + one.loop_bits))
+    quiet = explain([1, 2, 3, 4] * 4, V, config=LZPenaltyConfig.gated(escalation=0))
+    assert quiet.candidates == ()
+
+
+def test_the_gate_counts_only_its_context():
+    tokens = [1, 2, 3, 4] * 4
+    config = LZPenaltyConfig.gated(gate_window=16, include_prompt=False)
+    assert explain(tokens, V, config=config).gate.copy_share == 10 / 16
+    assert explain(tokens, V, config=config, prompt_length=9).gate.copy_share == 0  # 7 tokens, fewer than half of 16
+
+
 def test_a_token_that_is_not_charged_extends_nothing():
     tokens, sizes = [1, 2, 3, 4, 1, 2, 3, 4, 1, 2], {"window_size": 8, "buffer_size": 2}
     assert {match.extends for match in explain(tokens, V, config=LZPenaltyConfig(**sizes)).matches} == {True}
@@ -172,6 +203,13 @@ def test_the_terminal_shows_match_loop_and_table():
     assert shown.returncode == 0, shown.stderr
     for part in ("Longest match: ", "Loop: 8 tokens", "extends a match of", "continues the loop"):
         assert part in shown.stdout
+
+
+def test_the_terminal_shows_the_gate():
+    shown = run(LOOP, "--penalty", "gated,gate_window=24")
+    assert shown.returncode == 0, shown.stderr
+    assert "Gate: copy share 0.88 of the last 24 tokens; 100 % open." in shown.stdout
+    assert "Gate" not in run(LOOP).stdout
 
 
 def test_the_terminal_obeys_nothing_in_the_text(tmp_path):

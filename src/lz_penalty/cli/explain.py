@@ -52,7 +52,7 @@ def explain(
     device: str = DEVICE,
     dtype: str = DTYPE,
 ) -> None:
-    """Show why tokens are penalised: window, buffer, matches, loop, and the tokens whose logits change.
+    """Show why tokens are penalised: window, buffer, matches, loop, gate, and the tokens whose logits change.
 
     Without --run, only the model's tokenizer is used. Its special tokens are exempt, as in `generate`. The penalty must be
     an LZ penalty: paper, sglang, guarded, gated or failsafe, with any settings.
@@ -197,6 +197,10 @@ def _facts(step: Explanation, rate: float) -> list[str]:
         lines.append(
             f"Loop: {step.loop.period:,} tokens, {step.loop.copies:.1f} copies; {step.loop.bits:+.1f} bits for continuing it."
         )
+    if step.gate:
+        recent = min(step.length, step.config.gate_window)
+        share = f"copy share {step.gate.copy_share:.2f} of the last {recent:,} tokens"
+        lines.append(f"Gate: {share}; {100 * step.gate.opening:.0f} % open.")
     lines.append(f"LZSS code: {rate:.2f} bits per token; a literal costs {step.literal + 1:.2f}.")
     others = "all tokens" if not step.candidates else f"all tokens except {len(step.candidates):,}"
     lines.append(f"Next: {others} cost {step.literal:.2f} bits, and their logits do not change.")

@@ -13,7 +13,18 @@ from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.errors import bad_value
 from lz_penalty.loops import trailing_loop
 
-__all__ = ["Candidate", "Decode", "Explanation", "Loop", "Match", "checked", "explain", "settings_of"]
+__all__ = [
+    "Candidate",
+    "Decode",
+    "Explanation",
+    "Gate",
+    "Loop",
+    "Match",
+    "checked",
+    "explain",
+    "gate_after",
+    "settings_of",
+]
 
 Decode = Callable[[list[int]], str]
 
@@ -63,12 +74,25 @@ class Loop:
 
 
 @dataclass(frozen=True)
+class Gate:
+    """How far the gate is open.
+
+    Args:
+        copy_share: the share of recent tokens that merely repeat earlier text.
+        opening: the part of every codelength adjustment that is charged: 0 (closed) to 1 (open).
+    """
+
+    copy_share: float
+    opening: float
+
+
+@dataclass(frozen=True)
 class Candidate:
     """A token that costs less than a literal, and its cheapest occurrence.
 
     Args:
         token: its id.
-        codelength: its cost in bits as the next token, including the loop's bits.
+        codelength: its cost in bits as the next token, after the gate and including the loop's bits.
         change: the number that is added to its logit; 0 if the strength is 0.
         distance: the distance of its cheapest occurrence in the window; None if only the loop makes it cheap.
         match_length: how many tokens before that occurrence equal the end of the context.
@@ -100,6 +124,7 @@ class Explanation:
         longest_match: the length of the longest match; the paper's `l`.
         matches: all matches of that length, nearest first; empty if it is 0.
         loop: the loop at the end of the tokens, or None.
+        gate: the copy share and the gate's opening, or None without a gate.
         literal: the bits of every token that is not a candidate; their logits do not change.
         candidates: all tokens that cost fewer bits, cheapest first; their logits change unless the strength is 0.
     """
@@ -112,6 +137,7 @@ class Explanation:
     longest_match: int
     matches: tuple[Match, ...]
     loop: Loop | None
+    gate: Gate | None
     literal: float
     candidates: tuple[Candidate, ...]
 
@@ -155,9 +181,12 @@ def explain(
     lengths = reference.match_lengths(context, **spans)
     longest = max(lengths.values(), default=0)
     values = {name: settings[name] for name in ("formula", "lookback", "min_match_length")}
-    found = reference.occurrences(context, **spans | values)
+    gate = gate_after(context, config)
+    closed = gate is not None and gate.opening == 0  # then no occurrence is charged
+    found = [] if closed else reference.occurrences(context, **spans | values)
     charged = reference.adjustments(context, vocab_size, **settings)
     extending = {one.distance for one in found if one.extends and one.token in charged}
+    loop = _loop(tokens, context, vocab_size, config, decode)
     return Explanation(
         length=len(tokens),
         vocab_size=vocab_size,
@@ -166,9 +195,10 @@ def explain(
         buffer=(offset + max(0, len(context) - config.buffer_size), len(tokens)),
         longest_match=longest,
         matches=_matches(tokens, lengths, offset + stop, extending, decode),
-        loop=_loop(tokens, context, vocab_size, config, decode),
+        loop=loop,
+        gate=gate,
         literal=math.log2(vocab_size),
-        candidates=_candidates(context, vocab_size, config, found, charged, decode),
+        candidates=_candidates(vocab_size, config, found, charged, loop, decode),
     )
 
 
@@ -176,6 +206,15 @@ def settings_of(config: LZPenaltyConfig) -> dict[str, Any]:
     """Return the settings for `reference.adjustments`: all except `strength` and `include_prompt`."""
     left_out = ("strength", "include_prompt")
     return {field.name: getattr(config, field.name) for field in fields(config) if field.name not in left_out}
+
+
+def gate_after(context: Sequence[int], config: LZPenaltyConfig) -> Gate | None:
+    """Return the gate's state after `context`, or `None` if `config` has no gate."""
+    if config.gate_low is None or config.gate_high is None or config.min_match_length is None:
+        return None
+    settings = {name: getattr(config, name) for name in ("gate_window", "window_size", "min_match_length")}
+    share = reference.copy_share(context, **settings)
+    return Gate(share, reference.gate_opening(share, config.gate_low, config.gate_high))
 
 
 def checked(token_ids: Sequence[int], vocab_size: int) -> list[int]:
@@ -209,7 +248,8 @@ def _loop(tokens, context, vocab_size, config, decode) -> Loop | None:
     found = trailing_loop(context, config.loop_window)
     if found is None:
         return None
-    escalation_only = settings_of(config) | {"formula": "paper", "min_match_length": None}
+    names = ("escalation", "loop_window", "exempt_token_ids")
+    escalation_only = {"min_match_length": None} | {name: getattr(config, name) for name in names}
     bits = reference.adjustments(context, vocab_size, **escalation_only)
     return Loop(
         period=found.period,
@@ -221,8 +261,7 @@ def _loop(tokens, context, vocab_size, config, decode) -> Loop | None:
     )
 
 
-def _candidates(context, vocab_size, config, found, charged, decode) -> tuple[Candidate, ...]:
-    without_loop = reference.adjustments(context, vocab_size, **settings_of(config) | {"escalation": 0.0})
+def _candidates(vocab_size, config, found, charged, loop, decode) -> tuple[Candidate, ...]:
     cheapest: dict[int, reference.Occurrence] = {}
     for one in found:  # nearest first, so the nearest of equally cheap ones is kept
         if one.token not in cheapest or one.value < cheapest[one.token].value:
@@ -240,7 +279,7 @@ def _candidates(context, vocab_size, config, found, charged, decode) -> tuple[Ca
                 distance=one and one.distance,
                 match_length=one.match_length if one else 0,
                 extends=one.extends if one else False,
-                loop_bits=change - without_loop.get(token, 0.0),
+                loop_bits=loop.bits if loop and loop.next_token == token else 0.0,
                 text=decode([token]) if decode else None,
             )
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 from lz_penalty import reference
 from lz_penalty.config import LZPenaltyConfig
-from lz_penalty.explain._explanation import Decode, checked, settings_of
+from lz_penalty.explain._explanation import Decode, Gate, checked, gate_after, settings_of
 
 __all__ = ["SequenceExplanation", "Token", "explain_sequence"]
 
@@ -22,6 +22,7 @@ class Token:
         token: its id.
         codelength: its cost in bits according to the penalty, as in `Explanation` at this position.
         match_length: the length of the longest match before it.
+        gate: the copy share of the tokens before it and the gate's opening, or None without a gate.
         code_bits: its share of the text's LZSS code: the bits of its phrase / the tokens of its phrase.
         rate: bits per token of that code up to and including this token; at the last token, the compression rate.
         text: the token, decoded.
@@ -30,6 +31,7 @@ class Token:
     token: int
     codelength: float
     match_length: int
+    gate: Gate | None
     code_bits: float
     rate: float
     text: str | None = None
@@ -79,6 +81,7 @@ def explain_sequence(
                 token=token,
                 codelength=literal + reference.adjustments(before, vocab_size, **settings).get(token, 0.0),
                 match_length=max(lengths.values(), default=0),
+                gate=gate_after(before, config),
                 code_bits=shares[i],
                 rate=total / (i + 1),
                 text=decode([token]) if decode else None,
