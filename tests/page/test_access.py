@@ -73,7 +73,7 @@ def test_everything_has_a_name(page):
 def test_text_has_contrast(page):
     for source in ("recording:0", "own"):
         page.get_by_label("Show", exact=True).select_option(source)
-        page.get_by_label("Preset").select_option("paper" if source == "own" else "guarded")
+        page.get_by_label("Preset").select_option("paper" if source == "own" else "gated")
         found = page.evaluate(TEXTS)
         assert len(found) > 100
         assert [text for text in found if contrast(*text[:2]) < 4.5] == []
@@ -81,13 +81,14 @@ def test_text_has_contrast(page):
 
 def test_marks_can_be_told_apart(page):
     """Bars and marks have a contrast of 3 to 1 with the background, as WCAG requires of graphics."""
-    for mark in ("--bar", "--loop", "--leave", "--accent", "--ink"):
+    for mark in ("--bar", "--loop", "--leave", "--share", "--accent", "--ink"):
         for ground in ("--ground", "--panel"):
             assert contrast(page.evaluate(VARIABLE, mark), page.evaluate(VARIABLE, ground)) >= 3, (mark, ground)
 
 
 def test_focus_goes_everywhere_and_is_seen(page):
     seen = []
+    page.get_by_label("Preset").select_option("gated")
     page.locator("#source").focus()
     for _ in range(40):
         style = page.evaluate(FOCUSED)
@@ -106,6 +107,10 @@ def test_focus_goes_everywhere_and_is_seen(page):
         "preset",
         "strength",
         "escalation",
+        "gate",
+        "gate_low",
+        "gate_high",
+        "gate_window",
         "lookback",
     } <= set(seen)
     assert any(name.startswith("run-") for name in seen)

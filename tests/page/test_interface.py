@@ -1,6 +1,7 @@
 """The page as a reader uses it: typing, stepping, sliders, keys, runs, small screens."""
 
 import re
+from dataclasses import asdict
 
 import pytest
 from playwright.sync_api import expect
@@ -133,11 +134,11 @@ def test_every_slider_changes_the_numbers(open_page, tokenizer, slider, value, f
 def test_presets_and_what_they_allow(open_page):
     page = open_page(text=LOOP.strip())
     settings = "Object.entries(lzPenalty.app.controls.settings)"
-    for name in ("sglang", "guarded", "failsafe", "paper"):
+    for name in ("sglang", "guarded", "gated", "failsafe", "paper"):
         page.get_by_label("Preset").select_option(name)
         got = dict(page.evaluate(settings))
         want = getattr(LZPenaltyConfig, name)()
-        for field in ("formula", "lookback", "min_match_length", "escalation", "window_size", "buffer_size"):
+        for field in asdict(want).keys() - {"exempt_token_ids"}:
             assert got[field] == getattr(want, field)
         assert page.locator("#min_match_length").is_disabled() == (name in ("sglang", "failsafe"))
         expect(page.get_by_label("Preset")).to_have_value(name)
@@ -148,6 +149,84 @@ def test_presets_and_what_they_allow(open_page):
     expect(page.locator("#candidates")).to_contain_text("0 tokens would be lowered")
     page.get_by_label("Formula").select_option("sglang")
     assert dict(page.evaluate(settings))["min_match_length"] == 1
+
+
+def facts(page):
+    names, texts = page.locator("#facts dt").all_inner_texts(), page.locator("#facts dd").all_inner_texts()
+    return dict(zip(names, texts, strict=True))
+
+
+def test_the_gate_is_shown_at_each_step(open_page, tokenizer):
+    config = LZPenaltyConfig.gated(gate_window=24, escalation=0)
+    page = open_page(text=LOOP.strip(), config=config)
+    ids = tokenizer(LOOP.strip()).input_ids
+    widths = "[...document.querySelectorAll('#facts .meter .bar')].map(one => parseFloat(one.style.width))"
+    openings = []
+    for place in range(12, len(ids) + 1):
+        slide(page, "position", place)
+        step = explain(ids[:place], 4096, config=config)
+        share, opening = step.gate.copy_share, step.gate.opening
+        shown, _, rest = facts(page)["Copy share"].partition(" ")
+        assert (float(shown), rest) == (pytest.approx(share, abs=0.0051), f"of the last {min(place, 24)} tokens")
+        shown = facts(page)["Gate"].replace("closed", "0 % open")
+        assert float(shown.removesuffix(" % open")) == pytest.approx(100 * opening, abs=0.51)
+        assert page.evaluate(widths) == pytest.approx([100 * share, 100 * opening], abs=0.01)
+        assert page.locator("#cheapest tbody tr").count() == len(step.candidates) == (opening > 0)
+        openings.append(opening)
+    assert (openings[0], openings[-1]) == (0, 1)
+    assert any(0 < one < 1 for one in openings)
+    slide(page, "position", 11)
+    assert facts(page)["Copy share"] == "0: fewer than 12 tokens so far"
+
+
+def test_the_gates_controls(open_page, tokenizer):
+    page = open_page(text=LOOP.strip(), config=LZPenaltyConfig.guarded(buffer_size=4))
+    low, high, window = (page.locator(f"#{name}") for name in ("gate_low", "gate_high", "gate_window"))
+    gate = page.get_by_role("checkbox", name="Gate")
+    for one in (low, high, window):
+        expect(one).to_be_hidden()
+    assert "Gate" not in facts(page)
+    assert page.locator("#rows .share").count() == 0
+    gate.check()
+    assert (low.input_value(), high.input_value(), window.input_value()) == ("0.5", "0.7", "96")
+    for name, value in (("gate_window", 32), ("gate_low", 0.8), ("gate_high", 1)):
+        slide(page, name, value)
+    assert page.locator("#rows .share").count() == 1
+    config = LZPenaltyConfig.guarded(buffer_size=4, gate_low=0.8, gate_high=1, gate_window=32)
+    want = explain(tokenizer(LOOP.strip()).input_ids, 4096, config=config).gate
+    assert 0 <= want.opening < 1
+    got = page.evaluate("lzPenalty.app.step.gate")
+    assert (got["share"], got["opening"]) == (want.copy_share, pytest.approx(want.opening))
+    slide(page, "gate_high", 0.3)
+    assert low.input_value() == "0.29"  # one threshold pushes the other
+    slide(page, "gate_low", 0.99)
+    assert high.input_value() == "1"
+    slide(page, "gate_low", 0.57)
+    slide(page, "gate_high", 0.01)
+    assert low.input_value() == "0"
+    page.get_by_label("Charge codelengths").uncheck()
+    expect(gate).to_be_disabled()
+    expect(gate).not_to_be_checked()
+    expect(low).to_be_hidden()
+    assert page.evaluate("lzPenalty.app.settings().gate_high") is None
+
+
+def test_the_gate_along_a_run(open_page, published):
+    """The curve of a run has one point per step, and the strip is drawn where the gate is open."""
+    page = open_page(file=published)
+    page.get_by_role("radio", name="gated").check()
+    expect(page.get_by_label("Preset")).to_have_value("gated")
+    expect(page.locator("#timeline-note")).to_contain_text("copy share")
+    points = page.evaluate(
+        "[...document.querySelectorAll('#rows path.share')].map(one => one.getAttribute('d').split('L').length)"
+    )
+    assert points == page.evaluate("lzPenalty.app.source.runs.map(run => run.tokens.length + 1)")
+    opened = page.evaluate(
+        "[...document.querySelectorAll('#rows .opening rect')].map(one => Number(one.getAttribute('opacity')))"
+    )
+    assert {0 < one <= 1 for one in opened} == {True}
+    page.get_by_role("radio", name="guarded").check()
+    assert page.locator("#rows path.share").count() == 0
 
 
 def test_another_tokenizers_text(open_page):
@@ -217,7 +296,7 @@ def test_loops_are_found_once_and_the_focus_stays(open_page, published):
     page.evaluate("lzPenalty.app.controls.set({ loop_window: 64 })")
     assert not page.evaluate(f"{loops}.some((found, i) => found === before[i])")
     page.get_by_role("radio", name="none").focus()
-    for _ in range(6):  # the last ones have settings of their own, for which the rows are drawn again
+    for _ in range(7):  # the last ones have settings of their own, for which the rows are drawn again
         page.keyboard.press("ArrowDown")
     expect(page.get_by_role("radio", name="failsafe")).to_be_focused()
     expect(page.get_by_role("radio", name="failsafe")).to_be_checked()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lz_penalty import LZPenaltyConfig, bundled_model
+from lz_penalty import LZPenaltyConfig, bundled_model, reference
 from lz_penalty.explain import explain, explain_sequence
 from lz_penalty.explain._page import page as explorer
 from tests.page.opened import Opened
@@ -17,6 +17,7 @@ from tests.support.cases import config as any_config
 from tests.support.cases import sequence
 
 VECTORS = json.loads((DATA / "lz_penalty.json").read_text())
+GATED = json.loads((DATA / "gate.json").read_text())
 EXPLAIN = "cases => cases.map(([tokens, size, settings, prompt]) => lzPenalty.explain(tokens, size, settings, prompt))"
 V = 30
 
@@ -31,10 +32,12 @@ def page(browser, tmp_path_factory):
     opened.close()
 
 
-def test_golden_vectors(page):
-    assert len(VECTORS) == 306
-    cases = [[one["tokens"], one["vocab_size"], one | {"strength": 1.0}, one["prompt_length"]] for one in VECTORS]
-    for vector, got in zip(VECTORS, page.evaluate(EXPLAIN, cases), strict=True):
+@pytest.mark.parametrize(("vectors", "count"), [(VECTORS, 306), (GATED, 99)], ids=["plain", "gated"])
+def test_golden_vectors(page, vectors, count):
+    assert len(vectors) == count
+    cases = [[one["tokens"], one["vocab_size"], one | {"strength": 1.0}, one["prompt_length"]] for one in vectors]
+    for vector, got in zip(vectors, page.evaluate(EXPLAIN, cases), strict=True):
+        assert (got["gate"] and got["gate"]["share"]) == pytest.approx(vector.get("copy_share"), abs=1e-8)
         bits = {str(one["token"]): one["bits"] for one in got["candidates"]}
         for token in bits.keys() | vector["adjustments"].keys():
             assert bits.get(token, 0.0) == pytest.approx(vector["adjustments"].get(token, 0.0), abs=1e-8)
@@ -63,6 +66,7 @@ def told(step):
             for match in step.matches
         ],
         "loop": step.loop and [step.loop.period, step.loop.copies, step.loop.start, step.loop.next_token],
+        "gate": step.gate and {"share": step.gate.copy_share, "opening": step.gate.opening},
         "candidates": {
             one.token: [one.codelength, one.change, one.distance, one.match_length, one.extends, one.loop_bits]
             for one in step.candidates
@@ -72,7 +76,7 @@ def told(step):
 
 def same_shape(got):
     loop = got["loop"]
-    return {name: got[name] for name in ("window", "buffer", "longest", "matches")} | {
+    return {name: got[name] for name in ("window", "buffer", "longest", "matches", "gate")} | {
         "loop": loop and [loop["period"], loop["copies"], loop["start"], loop["nextToken"]],
         "candidates": {
             one["token"]: [
@@ -108,6 +112,24 @@ def test_the_comparison_can_fail(page):
     (got,) = page.evaluate(EXPLAIN, [[tokens, V, wrong, 0]])
     with pytest.raises(AssertionError):
         assert_same(got, told(explain(tokens, V, config=config)))
+    gated = LZPenaltyConfig.gated(gate_window=8)
+    (got,) = page.evaluate(EXPLAIN, [[tokens, V, asdict(gated) | {"gate_window": 9}, 0]])
+    with pytest.raises(AssertionError):
+        assert_same(got, told(explain(tokens, V, config=gated)))
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(0, 2**32), min_size=10, max_size=10))
+def test_copy_shares_along_texts(page, seeds):
+    made = [(tokens, config) for tokens, config, _ in map(drawn, seeds)]
+    got = page.evaluate(
+        "cases => cases.map(([tokens, settings]) => lzPenalty.copyShares(tokens, settings))",
+        [[tokens, asdict(config)] for tokens, config in made],
+    )
+    for (tokens, config), shares in zip(made, got, strict=True):
+        sizes = {"gate_window": config.gate_window, "window_size": config.window_size}
+        n = config.min_match_length or 1
+        assert shares == [reference.copy_share(tokens[:t], **sizes, min_match_length=n) for t in range(len(tokens) + 1)]
 
 
 @settings(max_examples=20)

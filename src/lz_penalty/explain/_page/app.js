@@ -123,8 +123,7 @@ class App {
 
   buildTimeline() {
     const { runs, vocabSize, promptLength } = this.source;
-    const { window_size: window, buffer_size: buffer, loop_window: loop } = this.settings();
-    this.drawnFor = `${window} ${buffer} ${loop}`;
+    this.drawnFor = timelineKey(this.settings());
     this.timeline.build(runs, this.run, vocabSize, this.settings(), promptLength);
     this.describeTimeline();
   }
@@ -136,6 +135,7 @@ class App {
       key("bits", `bits per token of the LZSS code, 0 to ${most}`),
       key("band", "loop"),
     ];
+    if (hasGate(this.settings())) keys.push(key("share", "copy share, 0 to 1"), key("opening", "gate open"));
     if (this.source.promptLength) keys.push(key("prompt", "prompt"));
     if (this.source.runs.length > 1) keys.push(key("leave", "first difference from the run without a penalty"));
     byId("timeline-note").replaceChildren(element("span", { class: "keys" }, ...keys));
@@ -193,8 +193,7 @@ class App {
 
   settingsChanged() {
     if (!this.source) return;
-    const { window_size: window, buffer_size: buffer, loop_window: loop } = this.settings();
-    if (this.drawnFor !== `${window} ${buffer} ${loop}`) this.buildTimeline();
+    if (this.drawnFor !== timelineKey(this.settings())) this.buildTimeline();
     this.goTo(this.position);
   }
 
@@ -251,10 +250,23 @@ class App {
       ? element("span", { class: "loop" }, `${count(loop.period, "token")}, ${loop.copies.toFixed(1)} copies`)
       : "none";
     facts.push(["Loop", loopText]);
+    if (step.gate) facts.push(...this.gateFacts(step.gate));
     if (position < this.tokens().length) facts.push(["Next in the text", this.nextText(this.tokens()[position])]);
     byId("facts").replaceChildren(
       ...facts.flatMap(([name, what]) => [element("dt", {}, name), element("dd", {}, what)]),
     );
+  }
+
+  gateFacts({ share, opening }) {
+    const { gate_low: low, gate_high: high, gate_window: size, include_prompt: all } = this.settings();
+    const known = this.position - (all ? 0 : Math.min(this.position, this.source.promptLength));
+    const least = Math.ceil(size / 2);
+    const recent = `${share.toFixed(2)} of the last ${count(Math.min(size, known), "token")}`;
+    const text = known < least ? `0: fewer than ${count(least, "token")} so far` : recent;
+    return [
+      ["Copy share", meter(share, text, [low, high])],
+      ["Gate", meter(opening, opening ? `${(100 * opening).toFixed(0)} % open` : "closed")],
+    ];
   }
 
   matchText(step) {
@@ -276,4 +288,5 @@ class App {
 }
 
 const app = new App(JSON.parse(byId("data").textContent));
-window.lzPenalty = { app, explain, codeBits, loopsOf, distributions, encode: (text) => app.tokenizer.encode(text) };
+const encode = (text) => app.tokenizer.encode(text);
+window.lzPenalty = { app, explain, codeBits, copyShares, loopsOf, distributions, encode };

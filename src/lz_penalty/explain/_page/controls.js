@@ -14,6 +14,21 @@ const SLIDERS = [
   },
   { name: "escalation", label: "Escalation", max: 3, min: 0, step: 0.1, hint: "grows with every copy of a loop" },
 ];
+const GATE_SLIDERS = [
+  { name: "gate_low", label: "Gate opens above", max: 0.99, min: 0, step: 0.01, hint: "copy share" },
+  { name: "gate_high", label: "Gate is open from", max: 1, min: 0.01, step: 0.01, hint: "copy share" },
+  {
+    name: "gate_window",
+    label: "Gate window",
+    max: 512,
+    min: 4,
+    step: 1,
+    hint: "number of tokens in which copies are counted",
+  },
+];
+const GATE_HINT = "charges codelengths only where most of the text is copied";
+const GATE_ON = { gate_low: 0.5, gate_high: 0.7 };
+const GATE_OFF = { gate_low: null, gate_high: null };
 const OWN = "own settings";
 
 class Controls {
@@ -26,15 +41,20 @@ class Controls {
     this.lookback = this.select("lookback", "Window ends", ["before_buffer", "adjacent"], (value) =>
       this.set({ lookback: value }),
     );
-    this.sliders = SLIDERS.map((about) => this.slider(about));
+    this.gate = this.checkbox("gate", "Gate", (on) => this.set(on ? GATE_ON : GATE_OFF), GATE_HINT);
+    const plain = SLIDERS.map((about) => this.slider(about));
+    this.gateSliders = GATE_SLIDERS.map((about) => this.slider(about));
+    this.sliders = [...plain, ...this.gateSliders];
     this.codelengths = this.checkbox("codelengths", "Charge codelengths", (on) =>
       this.set({ min_match_length: on ? 1 : null }),
     );
     this.prompt = this.checkbox("include_prompt", "Count the prompt", (on) => this.set({ include_prompt: on }));
     const parts = [
       this.preset,
-      ...this.sliders.map((one) => one.part),
+      ...plain.map((one) => one.part),
       this.codelengths,
+      this.gate,
+      ...this.gateSliders.map((one) => one.part),
       this.prompt,
       this.formula,
       this.lookback,
@@ -54,10 +74,11 @@ class Controls {
     return { field, box };
   }
 
-  checkbox(id, label, onChoose) {
-    const field = element("input", { type: "checkbox", id });
+  checkbox(id, label, onChoose, hint = "") {
+    const field = element("input", { type: "checkbox", id, "aria-describedby": `${id}-hint` });
     field.addEventListener("change", () => onChoose(field.checked));
-    return { field, box: element("div", { class: "control" }, field, " ", element("label", { for: id }, label)) };
+    const note = element("div", { class: "hint", id: `${id}-hint` }, hint);
+    return { field, box: element("div", { class: "control" }, field, " ", element("label", { for: id }, label), note) };
   }
 
   slider({ name, label, min, max, step, hint }) {
@@ -71,7 +92,7 @@ class Controls {
 
   takePreset() {
     const preset = this.presets[this.preset.field.value];
-    if (preset) this.replace({ ...preset, strength: this.settings.strength });
+    if (preset) this.replace(preset);
     else this.refresh();
   }
 
@@ -89,7 +110,7 @@ class Controls {
   }
 
   set(changes) {
-    this.settings = allowed({ ...this.settings, ...changes });
+    this.settings = allowed({ ...this.settings, ...changes }, "gate_high" in changes);
     this.refresh();
     this.onChange();
   }
@@ -107,6 +128,9 @@ class Controls {
     this.sliderOf("min_match_length").field.disabled = sglang || settings.min_match_length === null;
     this.codelengths.field.checked = settings.min_match_length !== null;
     this.codelengths.field.disabled = this.lookback.field.disabled = sglang;
+    this.gate.field.checked = hasGate(settings);
+    this.gate.field.disabled = settings.min_match_length === null;
+    for (const { part } of this.gateSliders) part.hidden = !hasGate(settings);
     this.prompt.field.checked = settings.include_prompt;
     this.formula.field.value = settings.formula;
     this.lookback.field.value = effectiveLookback(settings);
@@ -118,12 +142,21 @@ class Controls {
   }
 }
 
-/** Adapt settings to each other, as LZPenaltyConfig requires. */
-function allowed(settings) {
-  if (settings.formula === "sglang") return { ...settings, lookback: null, min_match_length: 1 };
-  if (settings.min_match_length > settings.buffer_size + 1)
-    return { ...settings, min_match_length: settings.buffer_size + 1 };
-  return settings;
+/** Adapt settings to each other, as LZPenaltyConfig requires; keepHigh: change gate_low rather than gate_high. */
+function allowed(settings, keepHigh) {
+  const out = { ...settings };
+  if (out.formula === "sglang") Object.assign(out, { lookback: null, min_match_length: 1 });
+  if (out.min_match_length > out.buffer_size + 1) out.min_match_length = out.buffer_size + 1;
+  if (out.min_match_length === null) Object.assign(out, GATE_OFF);
+  if (hasGate(out) && out.gate_low >= out.gate_high) {
+    if (keepHigh) out.gate_low = Math.max(0, hundredths(out.gate_high - 0.01));
+    else out.gate_high = Math.min(1, hundredths(out.gate_low + 0.01));
+  }
+  return out;
+}
+
+function hundredths(value) {
+  return Math.round(100 * value) / 100;
 }
 
 function presetOf(settings, presets) {

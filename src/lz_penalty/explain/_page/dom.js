@@ -27,6 +27,17 @@ function bar(share, kind = "") {
   return node;
 }
 
+/** Return a bar from 0 to 1 with marks, and its text. */
+function meter(share, text, marks = []) {
+  const track = element("span", { class: "meter", "aria-hidden": "true" }, bar(share));
+  for (const place of marks) {
+    const mark = element("span", { class: "mark" });
+    mark.style.left = `${100 * place}%`;
+    track.append(mark);
+  }
+  return element("span", { class: "measured" }, track, text);
+}
+
 /** Write characters that are invisible or change the text direction as \u{...}. */
 function visible(text) {
   const code = (c) => `\\u{${c.codePointAt(0).toString(16)}}`;

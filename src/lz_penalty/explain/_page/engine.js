@@ -98,13 +98,80 @@ function occurrences(context, matches, settings) {
   return paperOccurrences(context, matches, settings);
 }
 
+// ---------------------------------------------------------------- the gate
+
+function hasGate(settings) {
+  return typeof settings.gate_high === "number";
+}
+
+function gramLength(settings) {
+  return Math.max(2, settings.min_match_length ?? 1);
+}
+
+/** Return for each position a name of the n tokens that end there: equal n-grams have equal names, others do not. */
+function gramNames(tokens, n) {
+  let names = tokens;
+  for (let length = 1; length < n; ) {
+    const by = Math.min(length, n - length);
+    const known = new Map();
+    names = names.map((name, i) => {
+      if (i < length + by - 1) return null;
+      const pair = `${names[i - by]} ${name}`;
+      if (!known.has(pair)) known.set(pair, known.size);
+      return known.get(pair);
+    });
+    length += by;
+  }
+  return names;
+}
+
+/** Return for each position whether the n tokens that end there also end at one of window_size positions before. */
+function copiedPositions(tokens, settings) {
+  const newest = new Map();
+  return gramNames(tokens, gramLength(settings)).map((name, i) => {
+    if (name === null) return false;
+    const copied = i - (newest.get(name) ?? -Infinity) <= settings.window_size;
+    newest.set(name, i);
+    return copied;
+  });
+}
+
+/** Return the copy share after 0, 1, 2, ... of the tokens. */
+function copyShares(tokens, settings) {
+  const { gate_window: size } = settings;
+  const copied = copiedPositions(tokens, settings);
+  const shares = [0];
+  let found = 0;
+  for (let t = 1; t <= tokens.length; t++) {
+    found += copied[t - 1] - (t > size ? copied[t - 1 - size] : 0);
+    shares.push(2 * t < size ? 0 : found / Math.min(size, t));
+  }
+  return shares;
+}
+
+/** Return which part of every codelength adjustment is charged: 0 (closed) to 1 (open). */
+function gateOpening(share, settings) {
+  const { gate_low: low, gate_high: high } = settings;
+  return Math.min(1, Math.max(0, (share - low) / (high - low)));
+}
+
+/** Return the copy share and the gate's opening after the context; null without a gate. */
+function gateAfter(context, settings) {
+  if (!hasGate(settings)) return null;
+  const reach = settings.gate_window + settings.window_size + gramLength(settings) - 1;
+  const share = copyShares(context.slice(Math.max(0, context.length - reach)), settings).at(-1);
+  return { share, opening: gateOpening(share, settings) };
+}
+
+// ---------------------------------------------------------------- the penalty
+
 /** Return token -> { bits relative to log2 V, its cheapest occurrence, the loop's share }, including exempt tokens. */
-function charges(context, found, loop, literal, settings) {
+function charges(context, found, opening, loop, literal, settings) {
   const charged = new Map();
   for (const one of found) {
     const old = charged.get(one.token);
     if (!old || one.value < old.because.value) {
-      charged.set(one.token, { bits: Math.min(0, one.value - literal), because: one, loopBits: 0 });
+      charged.set(one.token, { bits: opening * Math.min(0, one.value - literal), because: one, loopBits: 0 });
     }
   }
   if (settings.escalation && loop) {
@@ -123,7 +190,9 @@ function explain(tokens, vocabSize, settings, promptLength = 0) {
   const reach = Math.max(settings.loop_window, settings.window_size + settings.buffer_size);
   const runs = trailingRuns(context.slice(Math.max(0, context.length - reach)));
   const matches = matchLengths(context.length, runs, settings);
-  const found = occurrences(context, matches, settings);
+  const gate = gateAfter(context, settings);
+  const opening = gate ? gate.opening : 1;
+  const found = opening ? occurrences(context, matches, settings) : []; // nothing is charged while the gate is closed
   const loop = trailingLoop(runs, settings.loop_window);
   const literal = Math.log2(vocabSize);
   const [first, stop] = windowSpan(context.length, settings);
@@ -133,8 +202,9 @@ function explain(tokens, vocabSize, settings, promptLength = 0) {
     longest: longestOf(matches),
     matches: longestMatches(tokens, matches, offset + stop, extending(found, vocabSize, settings)),
     loop: loop && { ...loop, start: tokens.length - loop.length, nextToken: context[context.length - loop.period] },
+    gate,
     literal,
-    candidates: candidatesOf(charges(context, found, loop, literal, settings), vocabSize, literal, settings),
+    candidates: candidatesOf(charges(context, found, opening, loop, literal, settings), vocabSize, literal, settings),
   };
 }
 

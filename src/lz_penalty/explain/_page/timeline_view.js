@@ -1,6 +1,7 @@
 // One row per run: each token's bits in the LZSS code, loops, and the first difference from the unpenalised run.
 
 const HEIGHT = 40;
+const STRIP = 6; // above the bars, with a gap of 1
 
 /** Return a run's loops, which are cached in the run. They depend only on its tokens and the loop window. */
 function keptLoops(run, settings) {
@@ -9,14 +10,31 @@ function keptLoops(run, settings) {
   return run.loops.found;
 }
 
-/** Return the data of one row; computed when the text, window or buffer changes. */
-function timelineOf(run, vocabSize, settings, reference) {
+/** Return the settings that the rows depend on, as one string. */
+function timelineKey(settings) {
+  const { window_size, buffer_size, loop_window, min_match_length, include_prompt } = settings;
+  const { gate_low, gate_high, gate_window } = settings;
+  const gate = hasGate(settings) ? [gate_low, gate_high, gate_window, min_match_length, include_prompt] : [];
+  return [window_size, buffer_size, loop_window, ...gate].join(" ");
+}
+
+/** Return the copy share before each token of a run and after the last one; null without a gate. */
+function sharesOf(tokens, settings, promptLength) {
+  if (!hasGate(settings)) return null;
+  const offset = settings.include_prompt ? 0 : promptLength;
+  return [...new Array(offset).fill(0), ...copyShares(tokens.slice(offset), settings)];
+}
+
+/** Return the data of one row; computed when the text or a setting of `timelineKey` changes. */
+function timelineOf(run, vocabSize, settings, reference, promptLength) {
   const { tokens } = run;
   const shares = codeBits(tokens, vocabSize, settings);
   const total = shares.reduce((sum, bits) => sum + bits, 0);
   const rate = tokens.length ? total / tokens.length : 0;
   const differs = reference ? firstDifference(reference, tokens) : null;
-  return { shares, rate, loops: keptLoops(run, settings), differs };
+  const copied = sharesOf(tokens, settings, promptLength);
+  const openings = copied?.map((share) => gateOpening(share, settings));
+  return { shares, rate, loops: keptLoops(run, settings), differs, copied, openings };
 }
 
 /** Return where two texts first differ; null if they are equal. */
@@ -46,6 +64,21 @@ function bars(shares, first, stop, most, kind) {
   return drawing("path", { class: kind, d });
 }
 
+/** Return the copy share as a curve, and above it a strip that is as opaque as the gate is open. */
+function gateCurve(copied, openings) {
+  const points = copied.map((share, i) => `${i} ${(HEIGHT * (1 - share)).toFixed(2)}`);
+  const curve = (kind) =>
+    drawing("path", { class: kind, d: `M${points.join("L")}`, "vector-effect": "non-scaling-stroke" });
+  const strip = drawing("g", { class: "opening" });
+  const tenths = openings.map((opening) => Math.ceil(10 * opening)); // so that few rectangles suffice
+  for (let i = 0, next = 0; i < tenths.length; i = next) {
+    while (next < tenths.length && tenths[next] === tenths[i]) next++;
+    const [width, opacity] = [next - i, tenths[i] / 10];
+    if (opacity) strip.append(drawing("rect", { x: i, y: -STRIP, width, height: STRIP - 1, opacity }));
+  }
+  return drawing("g", {}, strip, curve("share-halo"), curve("share"));
+}
+
 /** Return a vertical line that is visible on any background. */
 function upright(x, kind) {
   const line = (name) =>
@@ -54,8 +87,9 @@ function upright(x, kind) {
 }
 
 function drawLine(line, width, most, promptLength, label) {
+  const above = line.copied ? STRIP : 0;
   const svg = drawing("svg", {
-    viewBox: `0 0 ${Math.max(1, width)} ${HEIGHT}`,
+    viewBox: `0 ${-above} ${Math.max(1, width)} ${HEIGHT + above}`,
     preserveAspectRatio: "none",
     role: "img",
   });
@@ -66,6 +100,7 @@ function drawLine(line, width, most, promptLength, label) {
   svg.append(bars(line.shares, 0, promptLength, most, "prompt"));
   svg.append(bars(line.shares, promptLength, line.shares.length, most, "bits"));
   for (const loop of line.loops) svg.append(upright(loop.start, "band-edge"));
+  if (line.copied) svg.append(gateCurve(line.copied, line.openings));
   if (line.differs !== null) svg.append(upright(line.differs, "leave"));
   svg.append(filled(upright(0, "cursor"), { class: "here" }, []));
   return svg;
@@ -86,7 +121,7 @@ class TimelineView {
     this.width = Math.max(1, ...runs.map((run) => run.tokens.length));
     this.cursors = [];
     const rows = runs.map((run, i) => {
-      const line = timelineOf(run, vocabSize, settings, unpenalised?.tokens);
+      const line = timelineOf(run, vocabSize, settings, unpenalised?.tokens, promptLength);
       const summary = summaryOf(line, promptLength);
       const svg = drawLine(line, this.width, most, promptLength, `${run.name}: ${summary}`);
       svg.addEventListener("click", (event) => this.clicked(event, svg, i, run.tokens.length));
