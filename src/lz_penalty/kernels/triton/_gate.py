@@ -16,6 +16,7 @@ from lz_penalty import _packing as col
 from lz_penalty.kernels.triton._parts import candidate_bits, tokens_at, tokens_before
 
 GATE_LOW, GATE_HIGH = tl.constexpr(col.GATE_LOW), tl.constexpr(col.GATE_HIGH)
+MARGIN = tl.constexpr(1e-12)  # above any error of rounding
 SHORT = tl.constexpr(4)  # tokens of an n-gram that are loaded at the same time
 WORD = tl.constexpr(32)  # positions whose bits share one integer
 PART = tl.constexpr(8)  # positions that are compared together
@@ -105,13 +106,19 @@ def double_at(line, column):
 
 @triton.jit
 def gate_opening(copied, settings, n, line):
-    """Return which part of every codelength is charged, if this many of the recent positions are copied."""
-    share = copied.to(tl.float64) / tl.maximum(tl.minimum(n, settings.gate_window), 1).to(tl.float64)
+    """Return which part of every codelength is charged, if this many of the recent positions are copied.
+
+    A division takes long, and the gate is mostly closed or open by far.
+    """
+    recent = tl.maximum(tl.minimum(n, settings.gate_window), 1).to(tl.float64)
     low = double_at(line, GATE_LOW)
     high = double_at(line, GATE_HIGH)
-    opening = tl.where(share >= high, 1.0, 0.0).to(tl.float64)
-    if (share > low) & (share < high):
-        opening = (share - low) / (high - low)
+    opening = tl.where(copied > high * recent, 1.0, 0.0).to(tl.float64)
+    if (copied >= low * recent * (1 - MARGIN)) & (copied <= high * recent * (1 + MARGIN)):
+        share = copied.to(tl.float64) / recent
+        opening = tl.where(share >= high, 1.0, 0.0).to(tl.float64)
+        if (share > low) & (share < high):
+            opening = (share - low) / (high - low)
     return opening.to(tl.float32)
 
 
@@ -146,7 +153,7 @@ def kept_count(at, settings, n, kept, SPAN: tl.constexpr):
     place = 1 + tl.arange(0, SPAN)
     index = (n - 1 - place) & (SPAN - 1)
     before = tl.load(tokens + index, mask=place < reach, other=0)
-    found = tl.load(flags + index, mask=place < recent, other=0).to(tl.int64)
+    found = tl.load(flags + index, mask=place < recent, other=0)
     now = tokens_at(at, place, place < reach).to(tl.int64)
     equal = (place <= settings.window) & (place + size <= n)
     here = ()
@@ -161,12 +168,14 @@ def kept_count(at, settings, n, kept, SPAN: tl.constexpr):
         equal = equal & ((here[s - 1] == want[s - 1]) | (s >= size))
     for s in range(SHORT, size):
         equal = equal & (tokens_at(at, place + s, inside) == tokens_at(at, s, s < n))
-    one = tl.full([], 1, tl.int64)
-    total = tl.sum(found + equal.to(tl.int64) * (one << 20) + changed.to(tl.int64) * (one << 40), 0)
+    # Add three numbers in one: none of them reaches SPAN.
+    kind: tl.constexpr = tl.uint32 if SPAN <= 1024 else tl.uint64
+    bits: tl.constexpr = 11 if SPAN <= 1024 else 20
+    total = tl.sum(found.to(kind) + (equal.to(kind) << bits) + (changed.to(kind) << 2 * bits), 0)
     copied = -1
-    if fits & (total < (one << 40)):
-        newest = (total >= (one << 20)).to(tl.int32)
-        copied = (total & ((one << 20) - 1)).to(tl.int32) + newest
+    if fits & (total >> 2 * bits == 0):
+        newest = (total >> bits > 0).to(tl.int32)
+        copied = (total & ((1 << bits) - 1)).to(tl.int32) + newest
         index_of_newest = (n - 1) & (SPAN - 1)
         tl.store(tokens + index_of_newest, tokens_at(at, 0, n > 0).to(tl.int64))
         tl.store(flags + index_of_newest, newest.to(tl.int8))
