@@ -1,5 +1,6 @@
 """An engine compiles its kernels when it starts: none may be missing when requests come. On a GPU, or in the interpreter."""
 
+import itertools
 import json
 from functools import partial
 
@@ -65,8 +66,10 @@ REQUESTS = [
     [{}],
     [{"lz_preset": "paper"}],
     [{"lz_preset": "guarded", "lz_penalty": 0.3}],
+    [{"lz_preset": "gated"}],
     [{"lz_preset": "failsafe"}] * 3,
     [{}, {"lz_preset": "paper"}, {"lz_preset": "guarded"}],
+    [{"lz_preset": "gated"}, {}, {"lz_preset": "guarded", "lz_penalty": 0.3}],
     [{"lz_preset": "sglang", "lz_window_size": 100}, {"lz_preset": "failsafe", "lz_loop_window": 300}],
     [{"lz_policy": "default"}],
 ]
@@ -117,8 +120,7 @@ def test_what_the_caps_allow_is_compiled(on_triton):
     assert set(triton_cuda._COMPILED) == compiled
 
 
-@pytest.mark.parametrize("gate", [{}, {"lz_gate_low": 0.5, "lz_gate_high": 0.7}], ids=["no gate", "gate"])
-def test_few_kernels_exist_whatever_requests_ask_for(on_triton, monkeypatch, gate):
+def test_few_kernels_exist_whatever_requests_ask_for(on_triton, monkeypatch):
     """A kernel is compiled when it is first needed, and all requests wait for that. A gate doubles the number."""
     asked = set()
 
@@ -130,15 +132,17 @@ def test_few_kernels_exist_whatever_requests_ask_for(on_triton, monkeypatch, gat
     server, long = ServerSettings(), torch.zeros((SLOTS, 20_000), dtype=torch.int32, device=WHERE)
     settings = SettingsReader(server, SPECIAL, SLOTS, WHERE)
     sizes = np.random.default_rng(1)
-    for preset in ("paper", "guarded") * 200:
+    for preset, gate in itertools.product(("paper", "guarded") * 200, ({}, {"lz_gate_low": 0.5, "lz_gate_high": 0.7})):
         window, buffer = int(2 ** sizes.uniform(0, 13)), int(2 ** sizes.uniform(2, 9))
-        fields = {"lz_preset": preset, "lz_window_size": window, "lz_buffer_size": buffer, **gate}
+        fields = {"lz_preset": preset, "lz_window_size": window, "lz_buffer_size": buffer} | gate
+        fields["lz_gate_window"] = int(2 ** sizes.uniform(2, 10))
         fields["lz_exempt_token_ids"] = list(range(100, 100 + int(2 ** sizes.uniform(0, 10))))
         line = settings.read(fields, 0).settings_row[None]
         logits, _, *others = with_newest(1)
         on_triton(logits, long, *others, config=settings.pack(line), ahead=True)
     whole = {one for one in asked if one[0] in ("row_kernel", "gather_kernel")}
-    assert 20 <= len(whole) <= 24  # three windows, two buffers, two numbers of exempt ids, with and without escalation
+    # Three windows, two buffers, two numbers of exempt ids, with and without escalation, with and without a gate.
+    assert 40 <= len(whole) <= 48
 
 
 def test_kernels_depend_on_no_other_number():

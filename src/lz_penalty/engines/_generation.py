@@ -81,7 +81,7 @@ class Generation:
         reading: of the model.
         asked: the policy, ladder and shadow mode of the request.
         prompt: its token ids.
-        settings_rows: int32 `[5, 9]`, the settings row of each section, for engines that pack them.
+        settings_rows: int32 `[5, 14]`, the settings row of each section, for engines that pack them.
         ending: forces the tokens that end the sequence; `None` if the engine ends it when `stopped` is set.
 
     Attributes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache, partial
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +23,8 @@ __all__ = ["Settings", "SettingsReader", "reach_of"]
 SLACK = 2_048  # tokens between two reloads of a history that has outgrown its slot
 _SEGMENT = 2_048  # ids: special ones and a request's own
 _ANSWER = SECTIONS.index("answer")
-# Without and with escalation; the kernels of the other presets, and of smaller sizes, are the same.
-_LIKELY = ("paper", "guarded")
+# Without and with escalation, and with a gate; the kernels of the other presets, and of smaller sizes, are the same.
+_LIKELY = ("paper", "guarded", "gated")
 _CALLS = 3  # of a prepared op, until it is compiled and set up
 _Exempt = tuple[frozenset[int], ...]  # ids that requests exempt themselves, of each section
 
@@ -32,10 +33,10 @@ class Settings(NamedTuple):
     """The settings of one request.
 
     Attributes:
-        settings_row: int32 `[9]`, its settings row; with a policy, that of an answer.
+        settings_row: int32 `[14]`, its settings row; with a policy, that of an answer.
         reach: how many trailing tokens can matter to it.
         include_prompt: whether these may be tokens of the prompt.
-        settings_rows: int32 `[5, 9]`, the settings row in each of `SECTIONS`; zeros without a penalty.
+        settings_rows: int32 `[5, 14]`, the settings row in each of `SECTIONS`; zeros without a penalty.
         asked: the policy, ladder and shadow mode, `None` without any of them.
     """
 
@@ -106,7 +107,7 @@ class SettingsReader:
         return min(context_length, self.longest_reach + SLACK) + 1
 
     def pack(self, table: np.ndarray, sent: torch.Tensor | None = None) -> PackedConfig:
-        """Return the op's settings from the settings rows `[rows, 9]`.
+        """Return the op's settings from the settings rows `[rows, 14]`.
 
         Args:
             table: the settings rows, on the host.
@@ -133,7 +134,8 @@ class SettingsReader:
                 # Only the number of exempt ids matters.
                 settings.settings_rows[:, col.EXEMPT_END] = [len(own.union(self._special)) for own in exempt]
                 likely.append(settings.settings_rows)
-        for settings_rows in [*likely, np.concatenate(likely)]:  # each alone, and all in one batch
+        together = accumulate(likely, lambda *rows: np.concatenate(rows))
+        for settings_rows in [*likely, *together]:  # each alone, and in one batch with all before it
             packed = self.pack(settings_rows, send(settings_rows[:1], self._device))
             penalise = prepare_lz_penalty(*given, config=packed, ahead=ahead)
             for _ in range(_CALLS):
