@@ -10,6 +10,7 @@ from lz_penalty.policy import SECTIONS, Ladder, Policy, RequestPolicy, settings_
 from tests.support.malformed import malformed
 
 PAPER, GUARDED, FAILSAFE = LZPenaltyConfig.paper(), LZPenaltyConfig.guarded(), LZPenaltyConfig.failsafe()
+GATED = LZPenaltyConfig.gated()
 
 
 def test_the_default_policy():
@@ -59,6 +60,26 @@ def test_one_config_alone_still_refuses_policies():
             {"lz_thinking": "guarded", "lz_window_size": 64},
             None,
             Policy(**dict.fromkeys(SECTIONS) | {"thinking": replace(GUARDED, window_size=64)}),
+        ),
+        (
+            {"lz_policy": "default", "lz_thinking": "gated", "lz_gate_window": 30},
+            None,
+            Policy(
+                **{
+                    name: config and replace(config, gate_window=30)
+                    for name, config in zip(SECTIONS, replace(Policy(), thinking=GATED).configs, strict=True)
+                }
+            ),
+        ),
+        (
+            {"lz_code": "none", "lz_preset": "guarded", "lz_gate_low": 0.2, "lz_gate_high": 0.4},
+            None,
+            replace(Policy.everywhere(replace(GUARDED, gate_low=0.2, gate_high=0.4)), code=None),
+        ),
+        (
+            {"lz_code": "none", "lz_gate_low": 0.2},
+            GATED,
+            replace(Policy.everywhere(replace(GATED, gate_low=0.2)), code=None),
         ),
         ({"lz_policy": "default", "lz_penalty": 0}, PAPER, None),
         ({"lz_thinking": "guarded", "lz_penalty": 0}, None, None),
@@ -138,6 +159,8 @@ def test_ladder_and_shadow_mode(request_fields, default, want):
         ({"lz_policy": "default", "lz_penalty": 101}, "lz_penalty = 101: must be a finite number from 0 to 100"),
         ({"lz_thinking": "guarded", "lz_buffer_size": 1}, "min_match_length = 3: must be at most buffer_size"),
         ({"lz_thinking": "guarded", "lz_escalation": 1}, "there is no server default to refine"),
+        ({"lz_policy": "default", "lz_gate_low": 0.5}, "lz_gate_low = 0.5: cannot be given together with lz_policy"),
+        ({"lz_policy": "default", "lz_gate_window": 3}, "lz_gate_window = 3: must be an integer from 4 to 4096"),
         ({"lz_policy": "default", "lz_exempt_token_ids": list(range(1025))}, "more than 1024"),
         ({"lz_stop_copies": 2}, "lz_stop_copies = 2: must be a finite number from 3 to 100"),
         ({"lz_stop_copies": 1e9}, "lz_stop_copies = 1000000000.0: must be a finite number from 3 to 100"),
