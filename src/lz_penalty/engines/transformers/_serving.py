@@ -11,7 +11,7 @@ be exact.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -31,8 +31,6 @@ __all__ = ["CHANGES", "REQUEST_ID", "changes_of_handlers", "special_tokens_of"]
 
 REQUEST_ID = "_lz_request_id"  # attribute of the generation config of a request
 STOPPED = "repetition"  # the finish reason
-# Used as the default while the real one is not known. It refuses only fields that are wrong with every default.
-_REFINED = LZPenaltyConfig(buffer_size=MAX_BUFFER)
 
 
 @contextmanager
@@ -46,10 +44,18 @@ def _told_to_the_client() -> Iterator[None]:
         raise HTTPException(status_code=400, detail=str(error)) from None
 
 
+def _some_default(given: Mapping[str, Any]) -> LZPenaltyConfig:
+    """Return a default for fields while the real one is not known. They are refused only if they are so with every default."""
+    thresholds = [given.get(name, "none") for name in ("lz_gate_low", "lz_gate_high")]
+    gate = {"gate_low": 0.0, "gate_high": 1.0} if thresholds.count("none") == 1 else {}
+    return LZPenaltyConfig(buffer_size=MAX_BUFFER, **gate)
+
+
 def _validate_request(original: Callable[..., Any]) -> Callable[..., Any]:
     def changed(self, body):
         with _told_to_the_client():
-            settings_from_request(lz_fields(body), _REFINED)  # before a model is loaded for it
+            given = lz_fields(body)
+            settings_from_request(given, _some_default(given))  # before a model is loaded for it
         return original(self, {name: value for name, value in body.items() if not name.startswith("lz_")})
 
     return changed
