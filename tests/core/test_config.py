@@ -34,6 +34,17 @@ BAD = [
     ("window_size", 512.0, "1 to 65536"),
     ("loop_window", 0, "1 to 65536"),
     ("loop_window", 65537, "1 to 65536"),
+    ("gate_low", -0.01, "0 to 1 or None"),
+    ("gate_low", math.nan, "0 to 1 or None"),
+    ("gate_low", "0.5", "0 to 1 or None"),
+    ("gate_high", 1.01, "0 to 1 or None"),
+    ("gate_high", math.nan, "0 to 1 or None"),
+    ("gate_high", math.inf, "0 to 1 or None"),
+    ("gate_high", True, "0 to 1 or None"),
+    ("gate_window", 3, "4 to 4096"),
+    ("gate_window", 4097, "4 to 4096"),
+    ("gate_window", 96.0, "4 to 4096"),
+    ("gate_window", None, "4 to 4096"),
     ("buffer_size", 0, "1 to 4096"),
     ("buffer_size", 4097, "1 to 4096"),
     ("min_match_length", 0, "1 to 4097"),
@@ -72,6 +83,7 @@ def test_bad_values_name_field_value_and_range(field, value, allowed):
         ("escalation", 0, 100),
         ("window_size", 1, 65_536),
         ("loop_window", 1, 65_536),
+        ("gate_window", 4, 4_096),
         ("buffer_size", 1, 4_096),
         ("min_match_length", 1, 33),
     ],
@@ -104,6 +116,39 @@ def test_presets_are_the_specifications():
     failsafe = LZPenaltyConfig.failsafe()
     assert (failsafe.min_match_length, failsafe.escalation, failsafe.strength) == (None, 1.0, 0.15)
     assert LZPenaltyConfig.guarded(escalation=2.0).escalation == 2.0
+    gate = {"gate_low": 0.5, "gate_high": 0.7, "gate_window": 96}
+    assert LZPenaltyConfig.gated() == LZPenaltyConfig.guarded(strength=0.4, **gate)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"gate_low": 0.5}, "gate_high = None: must be a number from 0 to 1"),
+        ({"gate_high": 0.5}, "gate_low = None: must be a number from 0 to 1"),
+        ({"gate_low": 0.7, "gate_high": 0.5}, "gate_low = 0.7: must be below gate_high = 0.5"),
+        ({"gate_low": 0.5, "gate_high": 0.5}, "gate_low = 0.5: must be below gate_high = 0.5"),
+        ({"gate_low": 0.5, "gate_high": 0.7, "min_match_length": None}, "min_match_length = None: must be an integer"),
+    ],
+)
+def test_thresholds_that_are_no_gate_are_refused(given, message):
+    with pytest.raises(LZPenaltyError) as error:
+        LZPenaltyConfig(**given)
+    assert str(error.value).startswith(message)
+    request = {"lz_" + name: "none" if value is None else value for name, value in given.items()}
+    for default in (None, LZPenaltyConfig.paper()):
+        with pytest.raises(LZPenaltyError) as error:
+            LZPenaltyConfig.from_request({"lz_penalty": 0.1} | request, default)
+        assert str(error.value).startswith(message)
+
+
+def test_the_widest_and_the_narrowest_gate():
+    widest = LZPenaltyConfig(gate_low=0, gate_high=1)
+    assert (widest.gate_low, widest.gate_high) == (0.0, 1.0)
+    assert type(widest.gate_low) is float
+    narrow = LZPenaltyConfig(gate_low=0.5, gate_high=math.nextafter(0.5, 1))
+    request = json.loads(json.dumps(narrow.to_request()))
+    assert LZPenaltyConfig.from_request(request) == narrow
+    assert LZPenaltyConfig.sglang(gate_low=0.2, gate_high=0.4).gate_high == 0.4
 
 
 def test_sglang_refuses_what_it_implies_otherwise():
@@ -118,11 +163,12 @@ def test_sglang_refuses_what_it_implies_otherwise():
 # ---------------------------------------------------------------- requests
 
 configs = st.builds(
-    lambda buffer_size, formula, lookback, length, **rest: LZPenaltyConfig(
+    lambda buffer_size, formula, lookback, length, gate, **rest: LZPenaltyConfig(
         buffer_size=buffer_size,
         formula=formula,
         lookback="adjacent" if formula == "sglang" and lookback else lookback,
         min_match_length=1 if formula == "sglang" else length and min(length, buffer_size + 1),
+        **({} if formula == "paper" and length is None else gate),
         **rest,
     ),
     strength=st.floats(0.001, 100),
@@ -133,6 +179,9 @@ configs = st.builds(
     length=st.none() | st.integers(1, 4_097),
     escalation=st.floats(0, 100),
     loop_window=st.integers(1, 65_536),
+    gate=st.just({})
+    | st.tuples(st.floats(0, 0.5), st.floats(0.51, 1)).map(lambda pair: {"gate_low": pair[0], "gate_high": pair[1]}),
+    gate_window=st.integers(4, 4_096),
     include_prompt=st.booleans(),
     exempt_token_ids=st.lists(st.integers(0, 200_000), max_size=20),
 )
@@ -142,7 +191,7 @@ configs = st.builds(
 def test_requests_survive_json_and_any_server_default(config):
     request = json.loads(json.dumps(config.to_request()))
     assert all(isinstance(value, (str, int, float, list)) for value in request.values())
-    for default in (None, LZPenaltyConfig.guarded(exempt_token_ids=[7])):
+    for default in (None, LZPenaltyConfig.guarded(exempt_token_ids=[7]), LZPenaltyConfig.gated(gate_window=8)):
         assert LZPenaltyConfig.from_request(request, default) == config
 
 
@@ -173,6 +222,20 @@ def test_other_fields_refine_the_default():
     assert refined == replace(default, escalation=2.0)
     with pytest.raises(LZPenaltyError, match=r"lz_escalation.*no server default.*lz_preset"):
         LZPenaltyConfig.from_request({"lz_escalation": 2})
+
+
+def test_a_gate_is_refined_and_switched_off():
+    default = LZPenaltyConfig.gated()
+    off = {"lz_gate_low": "none", "lz_gate_high": "none"}
+    for request in (off, off | {"lz_preset": "gated"}):
+        assert LZPenaltyConfig.from_request(request, default) == LZPenaltyConfig.guarded(strength=0.4)
+    assert LZPenaltyConfig.from_request({"lz_gate_low": 0.6}, default) == replace(default, gate_low=0.6)
+    on = {"lz_gate_low": 0.1, "lz_gate_high": 0.2}
+    guarded = LZPenaltyConfig.guarded()
+    assert LZPenaltyConfig.from_request(on, guarded) == replace(guarded, gate_low=0.1, gate_high=0.2)
+    for half in ({"lz_gate_low": "none"}, {"lz_gate_high": "none"}, {"lz_min_match_length": "none"}):
+        with pytest.raises(LZPenaltyError, match="None: must be"):
+            LZPenaltyConfig.from_request(half, default)
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,16 @@ def test_caps_hold_for_what_is_asked_for_or_matters():
             server.config_of(fields)
 
 
+def test_the_cap_on_the_gate_window():
+    server = ServerSettings(max_window_size=600, max_loop_window=5, max_gate_window=50)
+    gate = {"lz_penalty": 1, "lz_gate_low": 0.5, "lz_gate_high": 0.7}
+    assert server.config_of(gate | {"lz_gate_window": 50}).gate_window == 50
+    assert server.config_of({"lz_penalty": 1}).gate_window == 96  # has no effect
+    for fields in (gate, gate | {"lz_gate_window": 51}, {"lz_penalty": 1, "lz_gate_window": 51}):
+        with pytest.raises(LZPenaltyError, match=r"lz_gate_window = .* at most 50, the cap of this server"):
+            server.config_of(fields)
+
+
 def test_caps_on_the_buffer_and_on_exempt_ids():
     """Each size beyond the usual ones can have kernels compiled on a GPU, while every request waits."""
     server = ServerSettings(max_buffer_size=64, max_exempt_token_ids=3)
@@ -67,6 +77,9 @@ def test_caps_on_the_buffer_and_on_exempt_ids():
         {"max_loop_window": 65537},
         {"max_buffer_size": 0},
         {"max_buffer_size": 4097},
+        {"max_gate_window": 3},
+        {"max_gate_window": 4097},
+        {"default": {"lz_preset": "gated"}, "max_gate_window": 95},
         {"max_exempt_token_ids": -1},
         {"max_exempt_token_ids": 1025},
         {"default": {"lz_preset": "guarded", "lz_buffer_size": 600}},

@@ -18,6 +18,9 @@ def malformed(count, rng=None):
         "lz_min_match_length": [0, 34, -3, 1.5, "None"],
         "lz_escalation": [-1, 101, "1", [1]],
         "lz_loop_window": [0, 8193, 10**9, "4096"],
+        "lz_gate_low": [-0.1, 1, 2, "0.5", "None", [0.5]],
+        "lz_gate_high": [0, -1, 1.01, "1", True],
+        "lz_gate_window": [3, 0, -96, 1025, 4097, 10**12, 96.5, "96"],
         "lz_include_prompt": [2, "true", -1, "no", 0.5],
         "lz_exempt_token_ids": [[-1], [2**31], list(range(1025)), ["a"], "5", 5, [1.5]],
     }
@@ -26,6 +29,14 @@ def malformed(count, rng=None):
         {"lz_preset": "sglang", "lz_min_match_length": 2},
         {"lz_penalty": 0.2, "lz_buffer_size": 3, "lz_min_match_length": 5},
         {"lz_preset": "guarded", "lz_loop_window": 9000},
+        {"lz_preset": "gated", "lz_min_match_length": "none"},
+        {"lz_preset": "gated", "lz_gate_low": "none"},
+        {"lz_preset": "gated", "lz_gate_high": 0.5},
+        {"lz_preset": "gated", "lz_gate_window": 2000},
+        {"lz_penalty": 0.2, "lz_gate_low": 0.5},
+        {"lz_penalty": 0.2, "lz_gate_high": 0.5},
+        {"lz_penalty": 0.2, "lz_gate_low": 0.6, "lz_gate_high": 0.6},
+        {"lz_preset": "failsafe", "lz_gate_low": 0.5, "lz_gate_high": 0.7},
         {"lz_buffer_size": 3},
     ]
     out = []
@@ -74,6 +85,7 @@ def hostile():
         "an integer of 100,000 digits": {"lz_penalty": 0.2, "lz_window_size": 10**100_000},
         "an id of 100,000 digits": {"lz_penalty": 0.2, "lz_exempt_token_ids": [10**100_000]},
         "NaN": {"lz_penalty": float("nan")},
+        "NaN in a gate": {"lz_preset": "gated", "lz_gate_low": float("nan")},
         "Infinity": {"lz_penalty": 0.2, "lz_escalation": float("inf")},
         "-Infinity": {"lz_preset": "guarded", "lz_escalation": float("-inf")},
         "a name of lone surrogates": {"lz_" + "\udc80" * 100_000: 1},
