@@ -8,6 +8,7 @@
 #include "lz_penalty.h"
 
 static uint64_t state;
+static long partly_open; /* gates, for contexts that were checked */
 
 static uint32_t random_bits(void) /* xorshift64* */
 {
@@ -56,6 +57,16 @@ static int32_t any_size(int32_t usual, int32_t largest)
     return below(500) ? between(1, usual) : between(1, largest);
 }
 
+/* Often narrow, and often with a share that short texts have, so that many gates are open in part. */
+static void any_gate(lz_penalty_settings *s)
+{
+    static const double lows[] = {0, 0, 0.25, 0.5, 0.9};
+    s->gate_low = lows[below(5)];
+    s->gate_high = below(4) ? s->gate_low + (1 - s->gate_low) * between(1, 100) / 100 : nextafter(s->gate_low, 1);
+    s->gate_window = below(500) ? between(4, 40) : between(4, LZ_PENALTY_MAX_GATE_WINDOW);
+    if (below(2)) s->window_size = between(1, 9); /* as the periods: the edge of the window matters */
+}
+
 static lz_penalty_settings any_settings(int32_t *exempt, int32_t ids)
 {
     static const double strengths[] = {0, 0.15, 1, 30, 100}, escalations[] = {0, 0.5, 1, 20, 100};
@@ -69,6 +80,7 @@ static lz_penalty_settings any_settings(int32_t *exempt, int32_t ids)
     s.buffer_size = any_size(9, LZ_PENALTY_MAX_BUFFER);
     s.min_match_length = s.formula || below(2) ? 1 : below(s.buffer_size + 2);
     s.loop_window = any_size(80, LZ_PENALTY_MAX_WINDOW);
+    if (s.min_match_length && below(2)) any_gate(&s);
     s.exempt_ids = exempt;
     for (s.exempt_count = 0; s.exempt_count < 4 && below(2); s.exempt_count++) {
         exempt[s.exempt_count] = next + below(ids);
@@ -77,11 +89,26 @@ static lz_penalty_settings any_settings(int32_t *exempt, int32_t ids)
     return s;
 }
 
+static void spoil_gate(lz_penalty_settings *s)
+{
+    static const int32_t odd[] = {-1, 1, 3, LZ_PENALTY_MAX_GATE_WINDOW + 1, INT32_MIN, INT32_MAX};
+    s->min_match_length = 1;
+    any_gate(s);
+    switch (below(6)) {
+    case 0: s->gate_low = below(2) ? NAN : -0.01; break;
+    case 1: s->gate_high = below(2) ? NAN : 1.01; break;
+    case 2: s->gate_low = s->gate_high; break;
+    case 3: s->gate_low = 1, s->gate_high = below(2) ? 0 : INFINITY; break;
+    case 4: s->formula = LZ_PENALTY_PAPER, s->min_match_length = 0; break;
+    default: s->gate_window = odd[below(6)]; break;
+    }
+}
+
 static void spoil(lz_penalty_settings *s)
 {
     static const int32_t odd[] = {-1, INT32_MIN, INT32_MAX, 70000};
     int32_t value = odd[below(4)];
-    switch (below(9)) {
+    switch (below(10)) {
     case 0: s->strength = below(2) ? NAN : -1; break;
     case 1: s->escalation = below(2) ? INFINITY : 101; break;
     case 2: s->formula = value; break;
@@ -90,6 +117,7 @@ static void spoil(lz_penalty_settings *s)
     case 5: s->buffer_size = value; break;
     case 6: s->min_match_length = value; break;
     case 7: s->loop_window = below(2) ? 0 : value; break;
+    case 8: spoil_gate(s); break;
     default: s->exempt_count = value; break;
     }
 }
@@ -116,13 +144,33 @@ static int32_t match_at(const lz_penalty_settings *s, const int32_t *end, int32_
     return m;
 }
 
+static int is_copied(const lz_penalty_settings *s, const int32_t *tokens, int32_t i)
+{
+    int32_t size = lz_penalty__max(2, s->min_match_length), j, k;
+    for (j = i - 1; j >= size - 1 && i - j <= s->window_size; j--) {
+        for (k = 0; k < size && tokens[j - k] == tokens[i - k]; k++) {}
+        if (k == size) return 1;
+    }
+    return 0;
+}
+
+static double opening_of(const lz_penalty_settings *s, const int32_t *tokens, int32_t n)
+{
+    int32_t recent = lz_penalty__min(n, s->gate_window), copied = 0, i;
+    if (!s->gate_window) return 1;
+    if (2 * n < s->gate_window) return 0;
+    for (i = n - recent; i < n; i++) copied += is_copied(s, tokens, i);
+    return fmin(1, fmax(0, ((double)copied / recent - s->gate_low) / (s->gate_high - s->gate_low)));
+}
+
 static void define(const lz_penalty_settings *s, double *bits, int32_t vocab, const int32_t *tokens, int32_t n)
 {
     const int32_t *end = tokens + n;
     int before = s->lookback == LZ_PENALTY_BEFORE_BUFFER, paper = s->formula == LZ_PENALTY_PAPER;
     int32_t offset = before ? s->buffer_size : 0, seen = lz_penalty__min(n, offset + s->window_size);
     int32_t longest = 0, e, i, m, loop_token = -1, last = seen - offset - (paper ? 0 : s->buffer_size);
-    double literal = log2(vocab), value, further;
+    double literal = log2(vocab), opening = opening_of(s, tokens, n), value, further;
+    partly_open += opening > 0 && opening < 1;
     for (i = 0; i < vocab; i++) bits[i] = 0;
     for (e = before ? 0 : 1; e <= seen - offset; e++) longest = lz_penalty__max(longest, match_at(s, end, seen, offset + e));
     for (e = 1; s->min_match_length && e <= last; e++) {
@@ -135,7 +183,7 @@ static void define(const lz_penalty_settings *s, double *bits, int32_t vocab, co
                                   : log2((longest + 1.0) / longest) - 1;
             if (grown < value) value = grown;
         }
-        if (value - literal < bits[token]) bits[token] = value - literal;
+        if (opening * (value - literal) < bits[token]) bits[token] = opening * (value - literal);
     }
     further = loop_bits(s, end, n, literal, &loop_token);
     if (loop_token >= 0 && loop_token < vocab) bits[loop_token] -= further;
@@ -208,6 +256,7 @@ int main(int argc, char **argv)
         random_bits();
         run_case(i);
     }
+    if (partly_open < cases / 50) fail(cases, "too few gates were open in part");
     printf("%ld cases: no finding\n", cases);
     return 0;
 }
