@@ -96,6 +96,26 @@ def penalised(
     return reference.penalise(scores, context, strength=config.strength, **settings_of(config))
 
 
+def config_within(rng: random.Random, reach: int, window: int = 40, buffer: int = 9) -> LZPenaltyConfig:
+    """Return random settings for which `reach` tokens are enough. Many have a gate that short texts open in part."""
+    config = random_config(rng, 30, window=window, buffer=buffer)
+    changes: dict[str, Any] = {"gate_low": None, "gate_high": None, "loop_window": min(reach, config.loop_window)}
+    if config.min_match_length is not None and rng.random() < 0.6:
+        changes = {"gate_low": rng.choice((0.0, 0.1, 0.3)), "gate_high": rng.choice((0.5, 0.8, 1.0))}
+        changes["loop_window"] = min(20, config.loop_window)  # so that the gate decides how many tokens matter
+    return replace(config, gate_window=rng.randint(4, reach - window - buffer), **changes)
+
+
+def is_partly_open(prompt: list[int], output: list[int], config: LZPenaltyConfig | None) -> bool:
+    """Return whether the settings have a gate that charges a part of every codelength: neither nothing nor all."""
+    if config is None or config.gate_low is None or config.gate_high is None:
+        return False
+    context = (prompt if config.include_prompt else []) + output
+    names = ("gate_window", "window_size", "min_match_length")
+    share = reference.copy_share(context, **{name: getattr(config, name) for name in names})
+    return 0 < reference.gate_opening(share, config.gate_low, config.gate_high) < 1
+
+
 @torch.no_grad()
 def near_ties(model: Any, request: Request, output: list[int]) -> list[float]:
     """Check an engine's output; returns the gaps at which it differs from the truth, all below `NEAR_TIE`."""

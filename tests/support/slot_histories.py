@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -23,9 +23,8 @@ from lz_penalty.engines._requests import SettingsReader
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.sglang._history import History, Penalised
 from lz_penalty.policy import settings_from_request
-from tests.support.cases import config as random_config
 from tests.support.cases import sequence, settings_of
-from tests.support.requests_and_truth import check_row
+from tests.support.requests_and_truth import check_row, config_within, is_partly_open
 from tests.support.where import DEVICE, nothing_waits
 
 SPECIAL = (3, 7)
@@ -109,7 +108,7 @@ class Simulation:
         self.rng = random.Random(seed)
         self.random = torch.Generator().manual_seed(self.rng.getrandbits(63))
         self.history = History(SettingsReader(server, SPECIAL, slots, DEVICE), slots, 10_000, DEVICE)
-        self.differed = 0
+        self.differed = self.partly_open = 0
         self.running, self.retracted, self.free = [], [], list(range(1, slots))
         self.in_chunks = []
 
@@ -146,8 +145,7 @@ class Simulation:
         prompt = [abs(token) % self.vocab for token in sequence(rng, rng.randint(1, self.longest_prompt), 30)]
         if rng.random() < self.policies:
             return self._new_policy(prompt)
-        config = random_config(rng, 30, window=40, buffer=9) if rng.random() < 0.8 else None
-        config = config and replace(config, loop_window=min(REACH, config.loop_window))
+        config = config_within(rng, REACH) if rng.random() < 0.8 else None
         config = config if config and config.strength else None
         fields = {} if config is None else config.to_request()
         return Sequence(prompt, fields, config, state=None if config is None else Penalised())
@@ -155,12 +153,15 @@ class Simulation:
     def _new_policy(self, prompt):
         rng = self.rng
         names = ("thinking", "answer", "code", "tool_call", "table")
-        fields = {"lz_" + name: rng.choice(("paper", "guarded", "failsafe", "sglang", "none")) for name in names}
+        presets = ("paper", "guarded", "gated", "failsafe", "sglang", "none")
+        fields = {"lz_" + name: rng.choice(presets) for name in names if rng.random() < 0.7}
+        fields |= {"lz_preset": "gated", "lz_gate_low": 0.1, "lz_gate_high": 0.9}  # of the other sections
         fields |= {
             "lz_penalty": 0.5,
             "lz_window_size": 40,
             "lz_buffer_size": 9,
             "lz_loop_window": rng.randint(20, REACH),
+            "lz_gate_window": rng.randint(8, 30),
         }
         fields |= {"lz_include_prompt": rng.random() < 0.5, "lz_exempt_token_ids": [rng.randrange(30)]}
         fields |= {"lz_shadow": rng.random() < 0.5, "lz_stop_copies": 20}
@@ -216,6 +217,7 @@ class Simulation:
 
     def _check(self, one, before, after):
         generation = one.state and one.state.generation
+        self.partly_open += is_partly_open(one.prompt, one.output, one.config)
         if generation and generation.shadow:
             assert torch.equal(before, after)
             self._check_shadow(one, before)
@@ -233,7 +235,9 @@ class Simulation:
             context = (one.prompt if one.config.include_prompt else []) + one.output
             exempt = {"exempt_token_ids": (*one.config.exempt_token_ids, *SPECIAL)}
             settings = settings_of(one.config) | exempt
-            penalised = torch.tensor(reference.penalise(before.tolist(), context, strength=0.5, **settings))
+            penalised = torch.tensor(
+                reference.penalise(before.tolist(), context, strength=one.config.strength, **settings)
+            )
         assert differs == (before.argmax() != penalised.argmax())
         self.differed += differs
 

@@ -1,8 +1,11 @@
 """Random batches on the histories alone: see `slot_histories`. SGLang is not needed."""
 
+from dataclasses import replace
+
 import pytest
 
 from lz_penalty import LZPenaltyConfig
+from lz_penalty.engines import _requests as request_settings
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.sglang._history import History
 from lz_penalty.policy import SECTIONS, Ladder, Policy, RequestPolicy
@@ -15,14 +18,16 @@ def test_random_batches(seed):
         simulation = Simulation(seed)
         for _ in range(150):
             simulation.step()
+    assert simulation.partly_open > 20
 
 
 def test_policies():
     """Requests with a policy; in shadow mode some penalties would change a token."""
     simulation = Simulation(0, policies=1)
-    for _ in range(150):
+    for _ in range(300):
         simulation.step()
     assert simulation.differed > 10
+    assert simulation.partly_open > 10
 
 
 def test_sections_with_exempt_ids_of_their_own():
@@ -30,11 +35,28 @@ def test_sections_with_exempt_ids_of_their_own():
         name: LZPenaltyConfig.guarded(strength=0.5, loop_window=80, exempt_token_ids=range(4 * i, 4 * i + 5))
         for i, name in enumerate(SECTIONS)
     }
+    configs["answer"] = replace(configs["answer"], gate_low=0.3, gate_high=0.9, gate_window=30)
     default = RequestPolicy(policy=Policy(**configs), ladder=Ladder(stop_copies=20))
     simulation = Simulation(0, policies=1, server=ServerSettings(default=default))
     for _ in range(400):
         simulation.step()
     assert simulation.differed > 10
+    assert simulation.partly_open > 10
+
+
+def test_histories_that_are_too_short_for_a_gate_would_be_noticed(monkeypatch):
+    reach_of = request_settings.reach_of
+    monkeypatch.setattr(
+        request_settings, "reach_of", lambda config: reach_of(replace(config, gate_low=None, gate_high=None))
+    )
+
+    def run():
+        simulation = Simulation(3)
+        for _ in range(150):
+            simulation.step()
+
+    with small_slots(), pytest.raises(AssertionError, match="reference"):
+        run()
 
 
 def test_a_late_token_would_be_noticed(monkeypatch):
