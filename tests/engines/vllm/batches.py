@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import random
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,9 +21,8 @@ from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 from lz_penalty import LZPenaltyConfig, bundled_model
 from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
 from lz_penalty.engines.vllm._startup import special_tokens_of
-from tests.support.cases import config as random_config
 from tests.support.cases import sequence
-from tests.support.requests_and_truth import check_row
+from tests.support.requests_and_truth import check_row, config_within, is_partly_open
 from tests.support.where import DEVICE, nothing_waits
 
 VOCAB, ROWS, LONGEST = 4096, 7, 2000
@@ -89,6 +87,8 @@ class Simulation:
         self.preempted: list[CachedRequestState] = []
         self.truth: dict[str, list[int]] = {}  # every request's output, kept apart from the live lists
         self.configs: dict[str, LZPenaltyConfig | None] = {}
+        self.partly_open = 0  # gates, in rows that were checked
+        self.mixed = 0  # steps that have rows with and without a gate
         self.sampled: dict[str, int] = {}
         self.count = 0
 
@@ -116,8 +116,7 @@ class Simulation:
 
     def _new(self):
         rng, self.count = self.rng, self.count + 1
-        config = random_config(rng, 30, window=40, buffer=9) if rng.random() < 0.8 else None
-        config = config and replace(config, loop_window=min(REACH, config.loop_window))
+        config = config_within(rng, REACH) if rng.random() < 0.8 else None
         name = f"request {self.count}"
         self.configs[name] = config if config and config.strength else None
         self.truth[name] = []
@@ -159,13 +158,17 @@ class Simulation:
     def _check(self):
         before = torch.randn(len(self.running), self.vocab, generator=self.random)
         after = self._penalised(before)
+        gates = {config.gate_high is None for name in self.batch.req_ids if (config := self.configs[name])}
+        self.mixed += len(gates) > 1
         for row, name in enumerate(self.batch.req_ids):
             config, output = self.configs[name], self.truth[name]
             assert self.running[name].output_token_ids == output
             if config is None:
                 assert torch.equal(before[row], after[row])
             else:
-                check_row(before[row], after[row], self.running[name].prompt_token_ids, output, config, self.special)
+                prompt = self.running[name].prompt_token_ids
+                check_row(before[row], after[row], prompt, output, config, self.special)
+                self.partly_open += is_partly_open(prompt, output, config)
 
     def _sample(self):
         """Give every request a token, except those that are still prefilled."""

@@ -1,6 +1,7 @@
 """The V1 contract: random batches in vLLM's own `InputBatch`, compared with the reference at every step. See `batches`."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -34,6 +35,25 @@ def test_random_batches(vllm_config, monkeypatch, seed, asynchronous, compiled):
     simulation = Simulation(vllm_config, seed, asynchronous)
     for _ in range(150):
         simulation.step()
+    assert simulation.partly_open > 20
+    assert simulation.mixed > 20
+
+
+def test_histories_that_are_too_short_for_a_gate_would_be_noticed(vllm_config, monkeypatch):
+    reach_of = settings_module.reach_of
+    monkeypatch.setattr(settings_module, "SLACK", 3)
+    monkeypatch.setattr(settings_module.SettingsReader, "longest_reach", REACH)
+    monkeypatch.setattr(
+        settings_module, "reach_of", lambda config: reach_of(replace(config, gate_low=None, gate_high=None))
+    )
+
+    def run():
+        simulation = Simulation(vllm_config, 0, asynchronous=False)
+        for _ in range(150):
+            simulation.step()
+
+    with pytest.raises(AssertionError, match="reference"):
+        run()
 
 
 def test_columns_that_are_copied(vllm_config, monkeypatch):
