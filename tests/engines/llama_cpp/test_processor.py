@@ -1,5 +1,7 @@
 """llama-cpp-python's own functions with the processor: the same tokens as the Python reference, token for token."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from llama_cpp import LogitsProcessorList
@@ -29,8 +31,8 @@ def test_generate(llm, prompts, truth, config, native):
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_without_the_prompt(llm, prompts, truth, native):
-    config = LZPenaltyConfig.sglang()
+@pytest.mark.parametrize("config", [LZPenaltyConfig.sglang(), replace(PRESETS["gated"], include_prompt=False)])
+def test_without_the_prompt(llm, prompts, truth, config, native):
     for prompt in prompts:
         processors = LZPenaltyProcessors(llm, config, prompt_length=len(prompt), native=native)
         assert_same(by_generate(llm, prompt, processors), *truth(prompt, config))

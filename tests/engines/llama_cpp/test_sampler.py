@@ -1,6 +1,7 @@
 """The native sampler in llama.cpp's own chains: the same tokens as the Python reference."""
 
 import ctypes
+from dataclasses import replace
 
 import llama_cpp
 import numpy as np
@@ -12,6 +13,7 @@ from lz_penalty.engines.llama_cpp._sampler import native_sampler
 from tests.engines.llama_cpp.decoding import by_chain, chained, with_history
 from tests.support import cases
 from tests.support.greedy import PRESETS, assert_same
+from tests.support.requests_and_truth import is_partly_open
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -21,8 +23,8 @@ def test_chain(llm, prompts, truth, preset):
         assert_same(by_chain(llm, prompt, chained(with_history(llm, config, prompt))), *truth(prompt, config))
 
 
-def test_without_the_prompt(llm, prompts, truth):
-    config = LZPenaltyConfig.sglang()
+@pytest.mark.parametrize("config", [LZPenaltyConfig.sglang(), replace(PRESETS["gated"], include_prompt=False)])
+def test_without_the_prompt(llm, prompts, truth, config):
     for prompt in prompts:
         assert_same(by_chain(llm, prompt, chained(native_sampler(llm, config))), *truth(prompt, config))
 
@@ -69,13 +71,21 @@ def test_equals_the_reference(llm, seed, kind):
     np.testing.assert_allclose(got, np.array(want)[ids], rtol=1e-5, atol=5e-5 * max(1.0, config.strength))
 
 
-def test_a_long_history_is_kept_as_far_as_it_matters(llm):
-    config = LZPenaltyConfig(window_size=30, buffer_size=4, escalation=1.0, loop_window=50)
-    context = np.random.default_rng(0).integers(0, 8, 1000).tolist()
-    logits = [0.0] * llm.n_vocab()
-    got = applied(with_history(llm, config, context, penalise_special_tokens=True), range(llm.n_vocab()), logits)
-    want = reference.penalise(logits, context, strength=config.strength, **cases.settings_of(config))
-    np.testing.assert_allclose(got, want, atol=1e-5)
+@pytest.mark.parametrize("loop_window", [50, 9])
+@pytest.mark.parametrize("gate", [{}, {"gate_low": 0.2, "gate_high": 0.95, "gate_window": 40}], ids=["no gate", "gate"])
+def test_a_long_history_is_kept_as_far_as_it_matters(llm, gate, loop_window):
+    config = LZPenaltyConfig(window_size=30, buffer_size=4, escalation=1.0, loop_window=loop_window, **gate)
+    tokens = np.random.default_rng(0).integers(0, 8, 1000).tolist()
+    logits, partly_open = [0.0] * llm.n_vocab(), 0
+    for length in range(900, 1000):  # some of them directly after tokens were dropped
+        context = tokens[:length]
+        penalty = with_history(llm, config, context, penalise_special_tokens=True)
+        got = applied(penalty, range(llm.n_vocab()), logits)
+        llama_cpp.llama_sampler_free(penalty)
+        want = reference.penalise(logits, context, strength=config.strength, **cases.settings_of(config))
+        np.testing.assert_allclose(got, want, atol=1e-5)
+        partly_open += is_partly_open(context, [], config)
+    assert (partly_open > 20) == bool(gate)
 
 
 def test_bad_config_is_refused(llm):

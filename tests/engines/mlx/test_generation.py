@@ -1,5 +1,7 @@
 """mlx-lm's own functions with the processor: the same tokens as the Python reference, token for token."""
 
+from dataclasses import replace
+
 import mlx.core as mx
 import pytest
 from mlx_lm import batch_generate, generate, stream_generate
@@ -56,7 +58,7 @@ def test_batch_generate(engine, prompts, truth, config):
 
 def test_batch_with_settings_per_sequence(engine, prompts, truth):
     """`BatchGenerator.insert`: one processor for each sequence, one of them none."""
-    configs = [PRESETS["paper"], None, PRESETS["guarded"], LZPenaltyConfig.sglang()]
+    configs = [PRESETS["paper"], None, PRESETS["gated"], LZPenaltyConfig.sglang()]
     processors = [
         [LZPenaltyProcessor(config, tokenizer=engine[1], prompt_length=len(prompt))] if config else []
         for prompt, config in zip(prompts, configs, strict=True)
@@ -72,17 +74,18 @@ def test_batch_with_settings_per_sequence(engine, prompts, truth):
         assert_same(got[one], *truth(prompt, config))
 
 
-def test_without_the_prompt(engine, prompts, truth):
-    config = LZPenaltyConfig.sglang()
+@pytest.mark.parametrize("config", [LZPenaltyConfig.sglang(), replace(PRESETS["gated"], include_prompt=False)])
+def test_without_the_prompt(engine, prompts, truth, config):
     for prompt in prompts:
         processor = LZPenaltyProcessor(config, tokenizer=engine[1], prompt_length=len(prompt))
         assert_same(tokens_of(streamed(engine, prompt, processor)), *truth(prompt, config))
 
 
 @pytest.mark.parametrize("include_prompt", [True, False])
-def test_prompt_cache(engine, prompts, truth, include_prompt):
+@pytest.mark.parametrize("config", [LZPenaltyConfig(strength=0.3, buffer_size=4), PRESETS["gated"]])
+def test_prompt_cache(engine, prompts, truth, config, include_prompt):
     """The cache holds most of the prompt, so mlx-lm hands over the rest only."""
-    config = LZPenaltyConfig(strength=0.3, buffer_size=4, include_prompt=include_prompt)
+    config = replace(config, include_prompt=include_prompt)
     prompt = prompts[3]
     cache = make_prompt_cache(engine[0])
     engine[0](mx.array([prompt[:-5]]), cache=cache)

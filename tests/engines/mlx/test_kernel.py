@@ -68,10 +68,10 @@ def test_bfloat16():
     np.testing.assert_allclose(got[0].tolist(), want, rtol=2**-7)
 
 
-@pytest.mark.parametrize("config", [LZPenaltyConfig(), LZPenaltyConfig.guarded()], ids=["paper", "guarded"])
-def test_nothing_is_evaluated(config):
+@pytest.mark.parametrize("preset", ["paper", "guarded", "gated"])
+def test_nothing_is_evaluated(preset):
     """Inside `mx.compile` every evaluation raises: the tokens never come to the host."""
-    processor = LZPenaltyProcessor(config)
+    processor = LZPenaltyProcessor(getattr(LZPenaltyConfig, preset)())
     tokens, logits = mx.array([3, 1, 4] * 20), mx.zeros((1, 8))
     assert mx.array_equal(mx.compile(processor)(tokens, logits), processor(tokens, logits))
     with pytest.raises(Exception, match="eval"):

@@ -17,7 +17,8 @@ from lz_penalty.engines.transformers import _enabling as enabling
 from lz_penalty.engines.transformers._continuous import ContinuousLZPenalty, settings_of_request
 from lz_penalty.policy import counters
 from tests.support import quick_or_deep
-from tests.support.greedy import NEW, assert_same, generate, plain_loop
+from tests.support.greedy import NEW, PRESETS, assert_same, generate, plain_loop
+from tests.support.requests_and_truth import is_partly_open
 
 GUARDED = LZPenaltyConfig.guarded(strength=0.3, exempt_token_ids=(0, 1))  # the model's end and pad tokens
 
@@ -58,6 +59,17 @@ def test_the_prompt_can_be_left_out(model, prompts):
     check(model, outputs, prompts, LZPenaltyConfig.sglang(strength=0.4, exempt_token_ids=(0, 1)))
 
 
+@pytest.mark.parametrize("include_prompt", [True, False])
+def test_a_gate(model, prompts, include_prompt):
+    """The loop window is short, so the gate decides how many tokens of a history are kept."""
+    sizes = {"window_size": 20, "buffer_size": 4, "loop_window": 9}
+    config = replace(PRESETS["gated"], include_prompt=include_prompt, exempt_token_ids=(0, 1), **sizes)
+    outputs = model.generate_batch(prompts, greedy(**config.to_request()), batching())
+    check(model, outputs, prompts, config)
+    texts = [output.generated_tokens for output in outputs.values()]
+    assert any(is_partly_open(prompt, text[:50], config) for prompt, text in zip(prompts, texts, strict=True))
+
+
 def test_requests_that_were_evicted_go_on_where_they_were(model, prompts, monkeypatch):
     """There are too few blocks for all. Some requests are evicted, and come back with their output as prompt."""
     few = batching(page_size=16, num_blocks=13, max_batch_tokens=64)
@@ -66,7 +78,8 @@ def test_requests_that_were_evicted_go_on_where_they_were(model, prompts, monkey
     monkeypatch.setattr(
         RequestState, "create_equivalent_initial_request", lambda state: evicted.append(state) or evict(state)
     )
-    for preset in quick_or_deep(("sglang",), ("guarded", "sglang")):  # sglang also has to remember the prompt's length
+    # The preset sglang also has to remember the prompt's length.
+    for preset in quick_or_deep(("gated", "sglang"), ("guarded", "gated", "sglang")):
         outputs = model.generate_batch(prompts, greedy(lz_preset=preset, lz_penalty=0.3), few)
         settings = {"strength": 0.3, "exempt_token_ids": (0, 1)}
         check(model, outputs, prompts, getattr(LZPenaltyConfig, preset)(**settings))
@@ -101,13 +114,13 @@ def test_settings_per_request(model, prompts):
         {},
         {"lz_penalty": 0},
         {"lz_preset": "paper", "lz_penalty": 0.5, "lz_buffer_size": 4},
-        {"lz_window_size": 8},
+        {"lz_window_size": 8, "lz_gate_low": 0.0, "lz_gate_high": 0.5, "lz_gate_window": 30},
     ]
     want = [
         GUARDED,
         None,
         LZPenaltyConfig(strength=0.5, buffer_size=4, exempt_token_ids=(0, 1)),
-        replace(GUARDED, window_size=8),
+        replace(GUARDED, window_size=8, gate_low=0.0, gate_high=0.5, gate_window=30),
     ]
     generation = greedy(lz_preset="guarded", lz_penalty=0.3)
     with model.continuous_batching_context_manager(generation, continuous_batching_config=batching()) as manager:

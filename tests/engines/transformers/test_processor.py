@@ -15,6 +15,7 @@ from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor, special_to
 from tests.support import quick_or_deep
 from tests.support.cases import settings_of
 from tests.support.greedy import NEW, PRESETS, assert_same, cut, exempt, generate, left_padded, plain_loop
+from tests.support.requests_and_truth import is_partly_open
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -25,7 +26,17 @@ def test_one_sequence(model, tokenizer, prompts, truth, name):
         assert_same(cut(generate(model, [prompt], processor)[0], len(prompt)), want, margins)
 
 
-@pytest.mark.parametrize("name", ["paper", "guarded"])
+def test_the_gate_of_these_tests_is_partly_open_and_matters(prompts, truth):
+    """The other tests compare with this text, in every engine."""
+    for prompt in prompts:
+        for config in (PRESETS["gated"], replace(PRESETS["gated"], include_prompt=False)):
+            output, _ = truth(prompt, config)
+            assert sum(is_partly_open(prompt, output[:i], config) for i in range(NEW)) > 20
+            assert output != truth(prompt, None)[0]
+            assert output != truth(prompt, replace(config, gate_low=None, gate_high=None))[0]
+
+
+@pytest.mark.parametrize("name", ["paper", "guarded", "gated"])
 def test_left_padded_batch(model, tokenizer, prompts, truth, name):
     processor = LZPenaltyLogitsProcessor(PRESETS[name], tokenizer=tokenizer)
     ids, mask = left_padded(prompts)
@@ -83,8 +94,12 @@ def test_the_mask_tells_padding_whatever_token_it_is():
         processor(torch.zeros(3, 5, dtype=torch.int64), torch.zeros(3, 16))
 
 
-def test_prompt_left_out(model, tokenizer, prompts, truth):
-    config = LZPenaltyConfig.sglang(strength=0.4)
+@pytest.mark.parametrize(
+    "config",
+    [LZPenaltyConfig.sglang(strength=0.4), replace(PRESETS["gated"], include_prompt=False)],
+    ids=["sglang", "gated"],
+)
+def test_prompt_left_out(model, tokenizer, prompts, truth, config):
     with pytest.raises(LZPenaltyError, match="prompt_length"):
         LZPenaltyLogitsProcessor(config)
     prompt = prompts[3]
@@ -95,10 +110,11 @@ def test_prompt_left_out(model, tokenizer, prompts, truth):
         generate(model, [prompts[0]], processor)
 
 
-def test_assisted_and_prompt_lookup_decoding(model, tokenizer, prompts, truth):
-    processor = LZPenaltyLogitsProcessor(PRESETS["guarded"], tokenizer=tokenizer)
+@pytest.mark.parametrize("name", ["guarded", "gated"])
+def test_assisted_and_prompt_lookup_decoding(model, tokenizer, prompts, truth, name):
+    processor = LZPenaltyLogitsProcessor(PRESETS[name], tokenizer=tokenizer)
     for prompt in prompts[:2]:
-        want, margins = truth(prompt, PRESETS["guarded"])
+        want, margins = truth(prompt, PRESETS[name])
         for how in ({"prompt_lookup_num_tokens": 4}, {"assistant_model": model}):
             out = generate(model, [prompt], processor, **how)
             assert_same(cut(out[0], len(prompt)), want, margins)

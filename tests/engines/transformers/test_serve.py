@@ -169,11 +169,13 @@ def test_a_default_in_the_generation_config(server, expect, with_default):
     assert complete(server, model=model, lz_penalty=0.6) == expect(LZPenaltyConfig(strength=0.6))  # complete by itself
     refined = LZPenaltyConfig.guarded(strength=0.3, min_match_length=1)
     assert complete(server, model=model, lz_min_match_length=1) == expect(refined)
+    gated = LZPenaltyConfig.guarded(strength=0.3, gate_low=0.0, gate_high=0.6, gate_window=30)
+    assert complete(server, model=model, lz_gate_low=0.0, lz_gate_high=0.6, lz_gate_window=30) == expect(gated)
     assert complete(server, model=model) == expect(PRESETS["guarded"])
 
 
 def test_requests_at_the_same_time(server, expect):
-    asked = [None, PRESETS["guarded"], LZPenaltyConfig(strength=0.6), PRESETS["small window"]]
+    asked = [None, PRESETS["guarded"], LZPenaltyConfig(strength=0.6), PRESETS["small window"], PRESETS["gated"]]
     fields = [config.to_request() if config else {} for config in asked]
     with ThreadPoolExecutor(len(asked)) as pool:
         got = list(pool.map(lambda given: complete(server, **given), fields))
