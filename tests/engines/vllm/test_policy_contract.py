@@ -23,6 +23,7 @@ from lz_penalty.policy import SECTIONS, Policy, RequestPolicy, counters
 from tests.engines.vllm.batches import VOCAB, Simulation
 from tests.engines.vllm.test_contract import vllm_config  # noqa: F401
 from tests.support.policy_truth import Truth
+from tests.support.requests_and_truth import is_partly_open
 
 EOS = 0
 STOP = {"lz_stop_copies": 6}
@@ -40,17 +41,19 @@ TEXTS = (
     " man",
 )
 SIZES = {"lz_window_size": 40, "lz_loop_window": 80}  # so that histories outgrow their slots
+REACH = 92  # a gate window of 20, a window of 40, and a buffer of 32
 DEFAULT = {"lz_policy": "default", **SIZES}
+GATED = {"lz_preset": "gated", "lz_penalty": 2, "lz_gate_low": 0.1, "lz_gate_high": 0.9, "lz_gate_window": 20, **SIZES}
 FIELDS = (
     DEFAULT,
     DEFAULT | {"lz_penalty": 2, "lz_include_prompt": 0},
-    {"lz_preset": "guarded", "lz_penalty": 1, "lz_code": "none", "lz_exempt_token_ids": [5, 300], **SIZES},
+    GATED | {"lz_thinking": "guarded", "lz_code": "none", "lz_exempt_token_ids": [5, 300]},
     DEFAULT | {"lz_end_thinking_copies": 3, "lz_stop_copies": 20},
     {"lz_thinking": "failsafe", "lz_end_thinking_copies": 3, **SIZES},
     STOP,
     DEFAULT | {"lz_penalty": 3, "lz_stop_copies": 5, "lz_shadow": 1},
     {"lz_preset": "paper", "lz_penalty": 3, "lz_shadow": True, **SIZES},
-    {"lz_preset": "guarded", **SIZES},
+    GATED | {"lz_include_prompt": 0},
     {},
 )
 # In all sections but tables the line is not zero, but nothing is to be computed.
@@ -111,6 +114,7 @@ class PolicySimulation(Simulation):
 
     def _check_row(self, name, before, after):
         prompt, output, asked = self.running[name].prompt_token_ids, self.truth[name], self.configs[name]
+        self.partly_open += is_partly_open(prompt, output, self.known.step(asked, prompt, output).config)
         self.met.add(self.known.check_row(before, after, prompt, output, asked, EOS))
         if len(output) == self.came_with.setdefault(name, len(output)):
             self.changed[name] = []
@@ -134,7 +138,7 @@ def test_random_batches(vllm_config, tokenizer, monkeypatch, seed, asynchronous,
     if not compiled:
         monkeypatch.setattr(batch_state, "newest_reader", lambda *given: None)
     monkeypatch.setattr(settings_module, "SLACK", 3)
-    monkeypatch.setattr(settings_module.SettingsReader, "longest_reach", 80)
+    monkeypatch.setattr(settings_module.SettingsReader, "longest_reach", REACH)
     simulation = PolicySimulation(vllm_config, seed, asynchronous, tokenizer)
     before = counters.totals()
     for _ in range(300):
@@ -146,6 +150,7 @@ def test_random_batches(vllm_config, tokenizer, monkeypatch, seed, asynchronous,
     simulation.batch.refresh_metadata()
     assert simulation.met == {*SECTIONS, "none", "forced", "stopped"}
     assert simulation.expected["lz_shadow_changed"] > 0
+    assert simulation.partly_open > 20
     counted = {name: number - before[name] for name, number in counters.totals().items()}
     assert counted | simulation.expected == counted
     assert counted["lz_stopped"] > 0
