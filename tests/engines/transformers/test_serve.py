@@ -1,5 +1,6 @@
 """`transformers serve` with the penalty on the bundled model: a server process and HTTP requests."""
 
+import itertools
 import json
 import shutil
 import urllib.error
@@ -8,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from lz_penalty import LZPenaltyConfig, bundled_model
+from lz_penalty import LZPenaltyConfig, LZPenaltyError, bundled_model
 from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor
+from lz_penalty.policy import settings_from_request
 from tests.support import commands, quick_or_deep
 from tests.support.examples import example
 from tests.support.greedy import PRESETS, generate
@@ -160,6 +162,27 @@ def test_other_fields_are_as_ever(server):
     assert status == 422
     assert "lzpenalty" in answer
     assert complete(server, max_tokens=2, lz_penalty=None)
+
+
+def refused(fields, default):
+    try:
+        settings_from_request(fields, default)
+    except LZPenaltyError:
+        return True
+    return False
+
+
+def test_a_gate_is_refused_early_only_if_no_default_allows_it():
+    """The server checks fields before it loads the model, whose generation config may have a gate that they refine."""
+    from lz_penalty.engines.transformers._serving import _some_default
+
+    defaults = [LZPenaltyConfig.paper(), LZPenaltyConfig.failsafe(), LZPenaltyConfig.gated(gate_low=0, gate_high=1)]
+    values = (None, "none", 0, 0.4, 1)
+    for low, high, length in itertools.product(values, values, (None, "none", 2)):
+        fields = {"lz_gate_low": low, "lz_gate_high": high, "lz_min_match_length": length}
+        fields = {name: value for name, value in fields.items() if value is not None}
+        early = refused(fields, _some_default(fields))
+        assert early == all(refused(fields, default) for default in defaults), fields
 
 
 def test_a_default_in_the_generation_config(server, expect, with_default):

@@ -47,8 +47,8 @@ def _told_to_the_client() -> Iterator[None]:
 def _some_default(given: Mapping[str, Any]) -> LZPenaltyConfig:
     """Return a default for fields while the real one is not known. They are refused only if they are so with every default."""
     thresholds = [given.get(name, "none") for name in ("lz_gate_low", "lz_gate_high")]
-    gate = {"gate_low": 0.0, "gate_high": 1.0} if thresholds.count("none") == 1 else {}
-    return LZPenaltyConfig(buffer_size=MAX_BUFFER, **gate)
+    low, high = (0.0, 1.0) if thresholds.count("none") == 1 else (None, None)
+    return LZPenaltyConfig(buffer_size=MAX_BUFFER, gate_low=low, gate_high=high)
 
 
 def _validate_request(original: Callable[..., Any]) -> Callable[..., Any]:
