@@ -31,7 +31,7 @@ def test_the_gate_of_these_tests_is_partly_open_and_matters(prompts, truth):
     for prompt in prompts:
         for config in (PRESETS["gated"], replace(PRESETS["gated"], include_prompt=False)):
             output, _ = truth(prompt, config)
-            assert sum(is_partly_open(prompt, output[:i], config) for i in range(NEW)) > 20
+            assert sum(is_partly_open(prompt, output[:i], config) for i in range(NEW)) > NEW // 3
             assert output != truth(prompt, None)[0]
             assert output != truth(prompt, replace(config, gate_low=None, gate_high=None))[0]
 
