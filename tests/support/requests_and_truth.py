@@ -59,10 +59,13 @@ def _settings(rng: random.Random, number: int) -> tuple[dict[str, Any] | None, L
     if kind == 0:
         return rng.choice((None, {}, {"lz_penalty": 0}, {"other": "x"})), None
     if kind == 1:
-        name = rng.choice(("paper", "guarded", "sglang", "failsafe"))
+        name = rng.choice(("paper", "guarded", "gated", "sglang", "failsafe"))
         return {"lz_preset": name, "lz_penalty": 0.3}, getattr(LZPenaltyConfig, name)(strength=0.3)
     if kind == 2:
-        return {"lz_preset": "guarded"}, LZPenaltyConfig.guarded()
+        if rng.random() < 0.5:
+            return {"lz_preset": "guarded"}, LZPenaltyConfig.guarded()
+        config = LZPenaltyConfig.gated(gate_low=0.0, gate_high=0.6, gate_window=rng.randint(8, 40))
+        return config.to_request(), config
     config = random_config(rng, VOCAB_SIZE, window=200, buffer=20)
     config = replace(config, strength=min(config.strength, 1.0))
     return config.to_request(), config if config.strength else None
@@ -134,13 +137,19 @@ def near_ties(model: Any, request: Request, output: list[int]) -> list[float]:
     return gaps
 
 
-def check_all(model: Any, requests: list[Request], outputs: list[list[int]]) -> None:
-    """Check every output, and show how many tokens were checked and how many fell on a near-tie."""
+def check_all(model: Any, requests: list[Request], outputs: list[list[int]]) -> int:
+    """Check every output, and show how many tokens were checked and how many fell on a near-tie.
+
+    Returns:
+        How many tokens were chosen while the gate of their request was partly open.
+    """
     assert len(outputs) == len(requests)
     gaps = [gap for request, output in zip(requests, outputs, strict=True) for gap in near_ties(model, request, output)]
     tokens = sum(map(len, outputs))
     print(f"\n{len(requests)} requests, {tokens} tokens, near-ties resolved differently: {len(gaps)} {gaps}")
     assert len(gaps) <= max(1, tokens // 1000)
+    texts = zip(requests, outputs, strict=True)
+    return sum(is_partly_open(one.prompt, output[:i], one.config) for one, output in texts for i in range(len(output)))
 
 
 def check_row(before, after, prompt, output, config, special):

@@ -20,7 +20,7 @@ from tests.support.requests_and_truth import VOCAB_SIZE, Request
 ASKED = (
     {"lz_policy": "default"},
     {"lz_policy": "default", "lz_penalty": 0.4, "lz_table": "none"},
-    {"lz_preset": "guarded", "lz_code": "none", "lz_tool_call": "failsafe"},
+    {"lz_preset": "gated", "lz_gate_low": 0.0, "lz_gate_window": 40, "lz_code": "none", "lz_tool_call": "failsafe"},
     {"lz_answer": "none", "lz_thinking": "paper", "lz_code": "paper", "lz_penalty": 0.3, "lz_window_size": 40},
     {"lz_stop_copies": 4},
     {"lz_end_thinking_copies": 3, "lz_stop_copies": 6},

@@ -21,7 +21,7 @@ SMALL = {
 def test_mixed_requests(model, tokenizer, special, options):
     requests = mixed_requests(tokenizer, special, 100)
     result = generate(as_tasks(requests), env=RETRACT, **SMALL, **options)
-    check_all(model, requests, result["tokens"])
+    assert check_all(model, requests, result["tokens"]) > 100
     counts = result["counts"]
     print(counts)
     assert counts["reloads"] > 20

@@ -22,7 +22,7 @@ def test_mixed_requests_with_preemption(model, tokenizer, special):
     requests = mixed_requests(tokenizer, special, 80)
     result = generate(as_tasks(requests), logits_processors=[SPYING], **SMALL)
     assert result["metrics"]["vllm:num_preemptions"] > 0
-    check_all(model, requests, firsts(result))
+    assert check_all(model, requests, firsts(result)) > 100
 
 
 def test_several_completions_and_a_server_default(model, tokenizer, special):

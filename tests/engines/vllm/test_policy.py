@@ -32,6 +32,7 @@ POLICIES = (
     {"lz_preset": "guarded", "lz_table": "none", "lz_stop_copies": 20},
     {"lz_policy": "default", "lz_penalty": 0, "lz_end_thinking_copies": 4, "lz_stop_copies": 8},
     SHADOW,
+    {"lz_preset": "gated", "lz_gate_low": 0.0, "lz_gate_window": 40, "lz_code": "guarded", "lz_table": "none"},
     {"lz_preset": "guarded"},
     None,
 )
