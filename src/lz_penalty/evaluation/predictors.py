@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lz_penalty._packing import pack_configs
 from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.evaluation.loading import Loaded
 from lz_penalty.evaluation.penalties import Penalty
@@ -82,11 +83,12 @@ class LZSSPredictor:
 
 def closed_form(config: LZPenaltyConfig) -> Codelengths:
     """Return the function of the penalty's codelengths; a literal costs `log2 V`, without the flag bit."""
+    reach = pack_configs(config).reach
 
     def codelengths(context: Sequence[int], vocab_size: int) -> npt.NDArray[np.float64]:
         if not context:
             return np.full(vocab_size, math.log2(vocab_size))
-        kept = np.asarray(context[-config.window_size - config.buffer_size :])
+        kept = np.asarray(context[-reach:])
         return marginal_codelengths(kept[None], vocab_size, config=config, backend="numpy")[0]
 
     return codelengths
