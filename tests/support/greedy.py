@@ -16,7 +16,7 @@ NEW = quick_or_deep(32, 60)
 PRESETS = {
     "paper": LZPenaltyConfig.paper(),
     "guarded": LZPenaltyConfig.guarded(strength=0.3),
-    "gated": LZPenaltyConfig.gated(min_match_length=2, gate_low=0.0, gate_high=0.6, gate_window=40),
+    "gated": LZPenaltyConfig.gated(min_match_length=2, gate_low=0.0, gate_high=0.6, gate_window=16),
     "sglang": LZPenaltyConfig.sglang(include_prompt=True),
     "small window": LZPenaltyConfig(strength=0.3, window_size=40, buffer_size=4, escalation=1.0),
 }

@@ -27,13 +27,15 @@ def test_one_sequence(model, tokenizer, prompts, truth, name):
 
 
 def test_the_gate_of_these_tests_is_partly_open_and_matters(prompts, truth):
-    """The other tests compare with this text, in every engine."""
-    for prompt in prompts:
-        for config in (PRESETS["gated"], replace(PRESETS["gated"], include_prompt=False)):
-            output, _ = truth(prompt, config)
-            assert sum(is_partly_open(prompt, output[:i], config) for i in range(NEW)) > NEW // 3
-            assert output != truth(prompt, None)[0]
-            assert output != truth(prompt, replace(config, gate_low=None, gate_high=None))[0]
+    """The other tests compare with these texts, in every engine."""
+    for config in (PRESETS["gated"], replace(PRESETS["gated"], include_prompt=False)):
+        texts = {
+            settings: [truth(prompt, settings)[0] for prompt in prompts]
+            for settings in (config, None, replace(config, gate_low=None, gate_high=None))
+        }
+        written = zip(prompts, texts[config], strict=True)
+        assert sum(is_partly_open(prompt, text[:i], config) for prompt, text in written for i in range(NEW)) > NEW
+        assert len({str(one) for one in texts.values()}) == 3
 
 
 @pytest.mark.parametrize("name", ["paper", "guarded", "gated"])
