@@ -87,8 +87,8 @@ class LZPenaltyConfig:
         if low is None and high is None:
             return
         if low is None or high is None:
-            missing = "gate_low" if low is None else "gate_high"
-            raise bad_value(missing, None, "a number from 0 to 1 if the other threshold of the gate is given")
+            name, value, other = ("gate_high", high, "gate_low") if low is None else ("gate_low", low, "gate_high")
+            raise bad_value(name, value, f"given together with {other}, or not at all")
         if low >= high:
             raise bad_value("gate_low", low, f"below gate_high = {high:g}")
         if self.min_match_length is None:

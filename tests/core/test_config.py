@@ -123,8 +123,8 @@ def test_presets_are_the_specifications():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"gate_low": 0.5}, "gate_high = None: must be a number from 0 to 1"),
-        ({"gate_high": 0.5}, "gate_low = None: must be a number from 0 to 1"),
+        ({"gate_low": 0.5}, "gate_low = 0.5: must be given together with gate_high, or not at all"),
+        ({"gate_high": 0.5}, "gate_high = 0.5: must be given together with gate_low, or not at all"),
         ({"gate_low": 0.7, "gate_high": 0.5}, "gate_low = 0.7: must be below gate_high = 0.5"),
         ({"gate_low": 0.5, "gate_high": 0.5}, "gate_low = 0.5: must be below gate_high = 0.5"),
         ({"gate_low": 0.5, "gate_high": 0.7, "min_match_length": None}, "min_match_length = None: must be an integer"),
