@@ -234,7 +234,7 @@ def test_a_gate_is_refined_and_switched_off():
     guarded = LZPenaltyConfig.guarded()
     assert LZPenaltyConfig.from_request(on, guarded) == replace(guarded, gate_low=0.1, gate_high=0.2)
     for half in ({"lz_gate_low": "none"}, {"lz_gate_high": "none"}, {"lz_min_match_length": "none"}):
-        with pytest.raises(LZPenaltyError, match="None: must be|must be given together"):
+        with pytest.raises(LZPenaltyError, match=r"None: must be|must be given together"):
             LZPenaltyConfig.from_request(half, default)
 
 
