@@ -20,6 +20,11 @@ from lz_penalty.errors import LZPenaltyError, show
 __all__ = ["PackedConfig", "pack_configs"]
 
 
+def reach(window: int, buffer: int, gate_window: int, loop_window: int) -> int:
+    """Return how many trailing tokens can influence a row with these sizes, or a few more; a size is 0 if it is not used."""
+    return max(gate_window + window + buffer, loop_window)
+
+
 class SettingsRow(NamedTuple):
     """The settings of one row of the logits; a field is a column of the table, or two."""
 
@@ -39,7 +44,7 @@ class SettingsRow(NamedTuple):
     @property
     def reach(self) -> int:
         """How many trailing tokens can influence the row, or a few more."""
-        return max(self.gate_window + self.window + self.buffer, self.loop_window)
+        return reach(self.window, self.buffer, self.gate_window, self.loop_window)
 
 
 _LAYOUT = Struct("8i2d2f")
@@ -86,7 +91,7 @@ class PackedConfig:
     @property
     def reach(self) -> int:
         """How many trailing tokens can influence any row, or a few more."""
-        return max(self.max_gate_window + self.codelength_reach, self.max_loop_window)
+        return reach(self.max_window, self.max_buffer, self.max_gate_window, self.max_loop_window)
 
     def to(self, device: Any) -> PackedConfig:
         """Return these settings as torch tensors on `device`; a CUDA copy is asynchronous on the current stream."""

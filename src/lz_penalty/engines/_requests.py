@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from lz_penalty import _packing as col
-from lz_penalty._packing import PackedConfig, pack_configs, pack_table, packed_once, unpack_rows
+from lz_penalty._packing import PackedConfig, pack_configs, pack_table, reach
 from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.engines._device import send
 from lz_penalty.engines.server import ServerSettings
@@ -71,7 +71,7 @@ class SettingsReader:
     def longest_reach(self) -> int:
         """How many trailing tokens can matter to any request within the caps."""
         server = self._server
-        return max(server.max_gate_window + server.max_window_size + server.max_buffer_size, server.max_loop_window)
+        return reach(server.max_window_size, server.max_buffer_size, server.max_gate_window, server.max_loop_window)
 
     def read(self, extra_args: dict[str, Any] | None, slot: int) -> Settings | None:
         """Return the settings of the request that takes `slot`, `None` if it has no penalty and no policy."""
@@ -134,7 +134,7 @@ class SettingsReader:
                 # Only the number of exempt ids matters.
                 settings.settings_rows[:, col.EXEMPT_END] = [len(own.union(self._special)) for own in exempt]
                 likely.append(settings.settings_rows)
-        together = accumulate(likely, lambda *rows: np.concatenate(rows))
+        _, *together = accumulate(likely, lambda *rows: np.concatenate(rows))
         for settings_rows in [*likely, *together]:  # each alone, and in one batch with all before it
             packed = self.pack(settings_rows, send(settings_rows[:1], self._device))
             penalise = prepare_lz_penalty(*given, config=packed, ahead=ahead)
@@ -154,7 +154,13 @@ class SettingsReader:
 
 def reach_of(config: LZPenaltyConfig) -> int:
     """Return how many trailing tokens can matter to a penalty."""
-    return unpack_rows(packed_once(config, None), 1)[0].reach
+    coded = config.min_match_length is not None
+    return reach(
+        config.window_size if coded else 0,
+        config.buffer_size if coded else 0,
+        config.gate_window if config.gate_high is not None else 0,
+        config.loop_window if config.escalation else 0,
+    )
 
 
 def _parse(server: ServerSettings, asked: tuple[tuple[str, type, Any], ...]) -> tuple[Settings, _Exempt]:

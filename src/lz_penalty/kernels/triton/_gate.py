@@ -68,14 +68,21 @@ def count_bits(word, positions):
 
 
 @triton.jit
+def deciding(settings, n):
+    """Return the length of n-grams, the number of recent positions, and how many tokens decide which of them are copied."""
+    size = tl.maximum(settings.min_match, 2)
+    recent = tl.minimum(n, settings.gate_window)
+    return size, recent, tl.minimum(n, recent + settings.window + size - 1)
+
+
+@triton.jit
 def count_copied(at, settings, n, q, words, kept, SPAN: tl.constexpr):
     """Return how many of the recent positions are copied from one of these distances.
 
     With `words`, store a bit per position instead, so that another launch can combine the distances of all chunks. With
     `kept`, also store what the next step needs.
     """
-    size = tl.maximum(settings.min_match, 2)
-    recent = tl.minimum(n, settings.gate_window)
+    size, recent, _ = deciding(settings, n)
     missing = tl.zeros_like(q) + size - 1
     word = tl.zeros_like(q).to(tl.uint32)
     copied = 0
@@ -145,9 +152,7 @@ def kept_count(at, settings, n, kept, SPAN: tl.constexpr):
     Only the newest position is new. The others were copied or not before, if no token that decides this has changed.
     """
     tokens, flags, about = kept
-    size = tl.maximum(settings.min_match, 2)
-    recent = tl.minimum(n, settings.gate_window)
-    reach = tl.minimum(n, recent + settings.window + size - 1)
+    size, recent, reach = deciding(settings, n)
     fits = (tl.load(about) == n - 1) & (tl.load(about + 1) == settings.window)
     fits = fits & (tl.load(about + 2) == size) & (tl.load(about + 3) == settings.gate_window) & (reach <= SPAN)
     place = 1 + tl.arange(0, SPAN)
@@ -187,8 +192,7 @@ def kept_count(at, settings, n, kept, SPAN: tl.constexpr):
 def keep_tokens(at, settings, n, kept, SPAN: tl.constexpr):
     """Store the tokens that decide about the recent positions, and what `kept_count` compares."""
     tokens, _, about = kept
-    size = tl.maximum(settings.min_match, 2)
-    reach = tl.minimum(n, tl.minimum(n, settings.gate_window) + settings.window + size - 1)
+    size, _, reach = deciding(settings, n)
     place = tl.arange(0, SPAN)
     index = (n - 1 - place) & (SPAN - 1)
     tl.store(tokens + index, tokens_at(at, place, place < reach).to(tl.int64), mask=place < reach)
@@ -216,13 +220,17 @@ def row_opening(at, settings, n, q, line, kept, SPAN: tl.constexpr):
 
 
 @triton.jit
-def gated_bits(
-    at, settings, e, offset, n, recent, candidate, token, literal, line, kept,
-    BUFFER_BLOCK: tl.constexpr, SPAN: tl.constexpr,
+def row_bits(
+    at, settings, e, offset, n, recent, candidate, token, literal, line, row, kept_tokens, kept_flags, kept_about,
+    GATE: tl.constexpr, BUFFER_BLOCK: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
-    """Return the bits of every candidate, with the row's gate if it has one."""
-    opening = row_opening(at, settings, n, e, line, kept, SPAN)
-    bits = tl.zeros_like(e).to(tl.float32)
-    if opening > 0:
-        bits = candidate_bits(at, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK) * opening
+    """Return the bits of every candidate, with the row's gate if it has one. `GATE`: some row has one."""
+    if GATE:
+        kept = kept_of(row, kept_tokens, kept_flags, kept_about, SPAN)
+        opening = row_opening(at, settings, n, e, line, kept, SPAN)
+        bits = tl.zeros_like(e).to(tl.float32)
+        if opening > 0:
+            bits = candidate_bits(at, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK) * opening
+    else:
+        bits = candidate_bits(at, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK)
     return bits

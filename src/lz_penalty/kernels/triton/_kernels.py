@@ -15,14 +15,12 @@ from lz_penalty.kernels.triton._gate import (
     count_copied,
     either,
     gate_opening,
-    gated_bits,
     is_gated,
-    kept_of,
+    row_bits,
 )
 from lz_penalty.kernels.triton._parts import (
     asks_for_nothing,
     await_kernel_before,
-    candidate_bits,
     codelength_bits,
     extent,
     find_loop,
@@ -79,13 +77,10 @@ def row_kernel(
     logits += row.to(tl.int64) * row_stride
     cell = logits + tl.where(keep, token, 0).to(tl.int64) * logit_stride
     original = tl.load(cell, mask=tl.where(keep, settings.min_match, 0) == 1, other=0.0)
-    if GATE:
-        kept = kept_of(row, kept_tokens, kept_flags, kept_about, SPAN)
-        bits = gated_bits(
-            at, settings, e, offset, n, recent, candidate, token, literal, line, kept, BUFFER_BLOCK, SPAN
-        )  # fmt: skip
-    else:
-        bits = candidate_bits(at, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK)
+    bits = row_bits(
+        at, settings, e, offset, n, recent, candidate, token, literal, line, row, kept_tokens, kept_flags, kept_about,
+        GATE, BUFFER_BLOCK, SPAN,
+    )  # fmt: skip
     if settings.min_match > 1:  # then only extensions have a value
         original = tl.load(cell, mask=keep & (bits < 0), other=0.0)
     if LOOP_BLOCK > 0:
@@ -133,13 +128,10 @@ def find_kernel(
     candidate = is_candidate(place, recent, settings)
     token = tokens_at(at, place, candidate)
     keep = may_write(token, candidate, vocab_size, line, exempt_ids, EXEMPT_STEPS)
-    if GATE:
-        kept = kept_of(row, kept_tokens, kept_flags, kept_about, SPAN)
-        bits = gated_bits(
-            at, settings, e, offset, n, recent, candidate, token, literal, line, kept, BUFFER_BLOCK, SPAN
-        )  # fmt: skip
-    else:
-        bits = candidate_bits(at, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK)
+    bits = row_bits(
+        at, settings, e, offset, n, recent, candidate, token, literal, line, row, kept_tokens, kept_flags, kept_about,
+        GATE, BUFFER_BLOCK, SPAN,
+    )  # fmt: skip
     if LOOP_BLOCK > 0:
         loop_token, further = loop_at_end(at, settings, e, n, token, literal, LOOP_BLOCK, RUN_BLOCK)
         bits = tl.where((token == loop_token) & (bits < 0), bits - further, bits)
