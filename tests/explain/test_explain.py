@@ -240,7 +240,6 @@ def test_json_is_the_library(tokenizer):
     [
         (("text", "--penalty", "none"), "an LZ penalty"),
         (("text", "--penalty", "paper:0"), "with a strength above 0"),
-        (("text", "--penalty", "paper,include_prompt=0"), "include_prompt has no effect"),
         (("text", "--penalty", "dry"), "an LZ penalty"),
         ((" ",), "the text is empty"),
         ((b"text \xff",), "not UTF-8 from character 6"),

@@ -72,11 +72,6 @@ def explain(
     if config is None:
         allowed = "an LZ penalty with a strength above 0: paper, sglang, guarded, gated or failsafe"
         raise bad_value("--penalty", penalty, allowed)
-    if not (config.include_prompt or run or recording):
-        raise LZPenaltyError(
-            f"--penalty {penalty}: include_prompt has no effect, because only runs have a prompt: leave it out, or give "
-            "the text without its prompt."
-        )
     if run:
         from lz_penalty.evaluation.loading import check_dtype, usable_device
 

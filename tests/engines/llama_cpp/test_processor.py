@@ -33,9 +33,10 @@ def test_generate(llm, prompts, truth, config, native):
 @pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("config", [LZPenaltyConfig.sglang(), replace(PRESETS["gated"], include_prompt=False)])
 def test_without_the_prompt(llm, prompts, truth, config, native):
+    learning = LZPenaltyProcessors(llm, config, native=native)
     for prompt in prompts:
-        processors = LZPenaltyProcessors(llm, config, prompt_length=len(prompt), native=native)
-        assert_same(by_generate(llm, prompt, processors), *truth(prompt, config))
+        for processors in (learning, LZPenaltyProcessors(llm, config, prompt_length=len(prompt), native=native)):
+            assert_same(by_generate(llm, prompt, processors), *truth(prompt, config))
 
 
 def test_special_tokens(llm, tokenizer):
@@ -116,8 +117,6 @@ def test_scores_are_edited_in_place(llm):
 def test_bad_arguments_are_refused(llm):
     with pytest.raises(LZPenaltyError, match="must be an LZPenaltyConfig"):
         LZPenaltyProcessors(llm, "guarded")
-    with pytest.raises(LZPenaltyError, match="pass prompt_length"):
-        LZPenaltyProcessors(llm, LZPenaltyConfig.sglang())
     with pytest.raises(LZPenaltyError, match="prompt_length = -1"):
         LZPenaltyProcessors(llm, LZPenaltyConfig(), prompt_length=-1)
 

@@ -76,9 +76,10 @@ def test_batch_with_settings_per_sequence(engine, prompts, truth):
 
 @pytest.mark.parametrize("config", [LZPenaltyConfig.sglang(), replace(PRESETS["gated"], include_prompt=False)])
 def test_without_the_prompt(engine, prompts, truth, config):
+    learning = LZPenaltyProcessor(config, tokenizer=engine[1])
     for prompt in prompts:
-        processor = LZPenaltyProcessor(config, tokenizer=engine[1], prompt_length=len(prompt))
-        assert_same(tokens_of(streamed(engine, prompt, processor)), *truth(prompt, config))
+        for processor in (learning, LZPenaltyProcessor(config, tokenizer=engine[1], prompt_length=len(prompt))):
+            assert_same(tokens_of(streamed(engine, prompt, processor)), *truth(prompt, config))
 
 
 @pytest.mark.parametrize("include_prompt", [True, False])

@@ -97,7 +97,6 @@ def test_long_loop_window_is_exact():
     ("arguments", "message"),
     [
         ({"config": "guarded"}, "must be an LZPenaltyConfig"),
-        ({"config": LZPenaltyConfig.sglang()}, "pass prompt_length"),
         ({"config": LZPenaltyConfig(), "prompt_length": -1}, "prompt_length = -1"),
         ({"config": LZPenaltyConfig(), "vocab_size": 0}, "vocab_size = 0"),
         ({"config": LZPenaltyConfig(), "cached_tokens": [[1, 2]]}, "must be a flat sequence"),

@@ -224,12 +224,11 @@ def test_no_ids_at_all(tokenizer, sections, only_appended):
 
 def test_a_section_that_leaves_the_prompt_out(model, tokenizer, sections, texts, check):
     policy = replace(POLICY, answer=LZPenaltyConfig.sglang(strength=0.4))
-    with pytest.raises(LZPenaltyError, match="prompt_length"):
-        LZPolicyLogitsProcessor(policy, tokenizer=tokenizer, sections=sections)
     prompt = texts[1]
-    processor = LZPolicyLogitsProcessor(policy, tokenizer=tokenizer, sections=sections, prompt_length=len(prompt))
-    output = cut(generate(model, [prompt], processor, max_new_tokens=NEW)[0], len(prompt))
-    assert {"thinking", "answer"} <= check(prompt, policy, output)
+    for length in (len(prompt), None):
+        processor = LZPolicyLogitsProcessor(policy, tokenizer=tokenizer, sections=sections, prompt_length=length)
+        output = cut(generate(model, [prompt], processor, max_new_tokens=NEW)[0], len(prompt))
+        assert {"thinking", "answer"} <= check(prompt, policy, output)
 
 
 def test_a_marker_that_the_model_does_not_know_is_not_forced(tokenizer, sections):

@@ -102,12 +102,15 @@ def test_the_mask_tells_padding_whatever_token_it_is():
     ids=["sglang", "gated"],
 )
 def test_prompt_left_out(model, tokenizer, prompts, truth, config):
-    with pytest.raises(LZPenaltyError, match="prompt_length"):
-        LZPenaltyLogitsProcessor(config)
     prompt = prompts[3]
-    processor = LZPenaltyLogitsProcessor(config, tokenizer=tokenizer, prompt_length=len(prompt))
     want, margins = truth(prompt, config)
-    assert_same(cut(generate(model, [prompt], processor)[0], len(prompt)), want, margins)
+    learning = LZPenaltyLogitsProcessor(config, tokenizer=tokenizer)
+    generate(model, [prompts[0]], learning)
+    processor = LZPenaltyLogitsProcessor(config, tokenizer=tokenizer, prompt_length=len(prompt))
+    for one in (learning, processor):
+        assert_same(cut(generate(model, [prompt], one)[0], len(prompt)), want, margins)
+    for how in ({"prompt_lookup_num_tokens": 4}, {"assistant_model": model}):
+        assert_same(cut(generate(model, [prompt], learning, **how)[0], len(prompt)), want, margins)
     with pytest.raises(LZPenaltyError, match="the input has 12 tokens only"):
         generate(model, [prompts[0]], processor)
 
@@ -259,10 +262,11 @@ class TestEnabled:
 
     def test_the_prompt_can_be_left_out(self, model, prompts):
         out = generate(model, [prompts[3]], None, lz_preset="sglang", lz_penalty=0.4)
-        processor = LZPenaltyLogitsProcessor(
-            LZPenaltyConfig.sglang(strength=0.4), model_config=model.generation_config, prompt_length=len(prompts[3])
-        )
-        assert out.tolist() == generate(model, [prompts[3]], processor).tolist()
+        for length in (len(prompts[3]), None):
+            processor = LZPenaltyLogitsProcessor(
+                LZPenaltyConfig.sglang(strength=0.4), model_config=model.generation_config, prompt_length=length
+            )
+            assert out.tolist() == generate(model, [prompts[3]], processor).tolist()
 
     def test_padding_is_known_from_the_mask(self, model, prompts):
         """The padding is the end token, or the token that would come next without the padding."""

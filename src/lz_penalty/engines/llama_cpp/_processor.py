@@ -21,6 +21,7 @@ from llama_cpp import Llama, LogitsProcessorList
 
 from lz_penalty._checks import MAX_TOKEN_ID, integer
 from lz_penalty.config import LZPenaltyConfig
+from lz_penalty.engines._prompt import LearnedPrompt
 from lz_penalty.engines._special_tokens import exempting, special_token_ids
 from lz_penalty.errors import BackendUnavailableError, LZPenaltyError, show
 from lz_penalty.native import NativePenalty
@@ -41,7 +42,8 @@ class LZPenaltyProcessors(LogitsProcessorList):
     Args:
         llm: the model.
         config: the settings. The penalty uses all tokens so far.
-        prompt_length: the number of tokens in the prompt; needed for `include_prompt=False`.
+        prompt_length: the number of tokens in the prompt; used with `include_prompt=False`. `None`: learn it from the
+            first call of each generation (see `LearnedPrompt`).
         penalise_special_tokens: do not exempt special tokens (see `special_ids`).
         native: use the C code (see `lz_penalty.native`). `None` uses it if it can be compiled, and warns if not.
     """
@@ -65,15 +67,11 @@ class LZPenaltyProcessors(LogitsProcessorList):
                 "would be wrong. Load the model without draft_model."
             )
         integer(0, MAX_TOKEN_ID, optional=True)("prompt_length", prompt_length)
-        if not config.include_prompt and prompt_length is None:
-            raise LZPenaltyError(
-                "config has include_prompt=False: pass prompt_length = the number of the prompt's tokens, or use "
-                "include_prompt=True."
-            )
         if not penalise_special_tokens:
             config = exempting_special(config, llm)
         self.config = config
-        self._start = 0 if config.include_prompt else prompt_length or 0
+        self._start = 0 if config.include_prompt else prompt_length
+        self._learned = LearnedPrompt()
         self._penalise = _penaliser(config, native, llm.n_vocab())
         super().__init__([self._apply])
         _guard_logit_bias(llm)
@@ -85,7 +83,8 @@ class LZPenaltyProcessors(LogitsProcessorList):
 
     def _apply(self, input_ids: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Penalise `scores [vocab]` in place for the context `input_ids [n]`."""
-        self._penalise(scores, input_ids[self._start :] if self._start else input_ids)
+        start = self._learned.end(input_ids) if self._start is None else self._start
+        self._penalise(scores, input_ids[start:] if start else input_ids)
         return scores
 
 

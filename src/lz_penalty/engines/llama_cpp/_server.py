@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import llama_cpp
-import numpy as np
 from llama_cpp.server import app as stock
 from llama_cpp.server.settings import ModelSettings
 from llama_cpp.server.settings import ServerSettings as StockSettings
@@ -185,8 +184,8 @@ def _penalise_requests() -> None:
         config = CONFIG.get()
         if config is not None:
             penalise_special = server_settings().penalise_special_tokens
-            kwargs["logits_processor"] = _OneRequest(
-                llama_proxy(body_model), config, prompt_length=0, penalise_special_tokens=penalise_special
+            kwargs["logits_processor"] = LZPenaltyProcessors(
+                llama_proxy(body_model), config, penalise_special_tokens=penalise_special
             )
         return prepare(body, llama_proxy, body_model, kwargs)
 
@@ -201,18 +200,6 @@ def _check_effective(server: StockSettings, model: ModelSettings) -> None:
             "llama-cpp-python's server would use another API key or model than the given one, so it is not started. "
             "Find out what changes its settings, such as an environment variable."
         )
-
-
-class _OneRequest(LZPenaltyProcessors):
-    """The processors of one request. Their first call contains exactly the prompt, which gives its length."""
-
-    _called = False
-
-    def _apply(self, input_ids: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        if not self._called:
-            self._called = True
-            self._start = 0 if self.config.include_prompt else len(input_ids)
-        return super()._apply(input_ids, scores)
 
 
 def _is_loopback(host: str) -> bool:

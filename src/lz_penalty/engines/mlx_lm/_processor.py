@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
 from lz_penalty._checks import MAX_TOKEN_ID, integer
 from lz_penalty._packing import pack_configs
 from lz_penalty.config import LZPenaltyConfig
+from lz_penalty.engines._prompt import LearnedPrompt
 from lz_penalty.engines._special_tokens import exempting, special_token_ids
 from lz_penalty.errors import LZPenaltyError, show
 from lz_penalty.kernels.mlx_any import prepare
@@ -24,14 +26,16 @@ __all__ = ["LZPenaltyProcessor"]
 
 
 class LZPenaltyProcessor:
-    """A logits processor without state: its result depends only on the tokens of the call.
+    """A logits processor whose result depends only on the tokens of the call, apart from a prompt that it learns.
 
     Args:
         config: the settings.
         tokenizer: its special tokens and end tokens are exempt (see `special_token_ids`).
         cached_tokens: tokens before the sequence that mlx-lm does not pass: with a `prompt_cache` the tokens in the
             cache, with a `draft_model` the prompt without its last token.
-        prompt_length: the number of tokens in the prompt, including cached ones; needed for `include_prompt=False`.
+        prompt_length: the number of tokens in the prompt, including cached ones; used with `include_prompt=False`.
+            `None`: learn it from the first call of each generation (see `LearnedPrompt`), which makes every step wait for
+            the newest token.
         vocab_size: the size of the alphabet if the logits are padded; by default their width.
         penalise_special_tokens: do not exempt special tokens.
     """
@@ -51,12 +55,8 @@ class LZPenaltyProcessor:
                 f"config = {show(config)}: must be an LZPenaltyConfig, such as LZPenaltyConfig.guarded()."
             )
         self.prompt_length = integer(0, MAX_TOKEN_ID, optional=True)("prompt_length", prompt_length)
+        self._learned = LearnedPrompt()
         self.vocab_size = integer(1, MAX_TOKEN_ID, optional=True)("vocab_size", vocab_size)
-        if not config.include_prompt and prompt_length is None:
-            raise LZPenaltyError(
-                "config has include_prompt=False: pass prompt_length = the number of the prompt's tokens, or use "
-                "include_prompt=True."
-            )
         if tokenizer is not None and not penalise_special_tokens:
             config = exempting(config, special_token_ids(tokenizer))
         self.config, self._packed = config, pack_configs(config)
@@ -86,7 +86,7 @@ class LZPenaltyProcessor:
             tokens = mx.concatenate([self.cached_tokens, tokens.astype(mx.int64)])
         if self.config.include_prompt:
             return tokens
-        prompt = self.prompt_length or 0
+        prompt = self._learned.end(np.array(tokens)) if self.prompt_length is None else self.prompt_length
         if tokens.size < prompt:
             raise LZPenaltyError(
                 f"prompt_length = {prompt}: must be at most {tokens.size}, the number of tokens. Create a processor for "

@@ -185,8 +185,7 @@ class LZPolicyLogitsProcessor(LZPenaltyLogitsProcessor):
         """Return where each row's context begins: after its padding, or after a prompt that its section leaves out."""
         if not self._packed.needs_starts:
             return padding
-        rows, length = input_ids.shape
-        ends = self._prompt_ends(rows, length, input_ids.device)
+        ends = self._prompt_ends(input_ids)
         left_out = self._without_prompt[self._numbers].to(input_ids.device)
         return torch.where(left_out, ends, torch.zeros_like(ends) if padding is None else padding)
 

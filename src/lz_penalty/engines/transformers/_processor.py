@@ -10,6 +10,7 @@ from transformers import LogitsProcessor
 
 from lz_penalty._checks import MAX_TOKEN_ID, integer
 from lz_penalty.config import LZPenaltyConfig
+from lz_penalty.engines._prompt import LearnedPrompt
 from lz_penalty.engines._special_tokens import exempting, special_token_ids
 from lz_penalty.engines.transformers._assistants import IN_ANOTHER_VOCABULARY
 from lz_penalty.errors import LZPenaltyError, show
@@ -20,7 +21,7 @@ __all__ = ["LZPenaltyLogitsProcessor", "ends_of"]
 
 
 class LZPenaltyLogitsProcessor(LogitsProcessor):
-    """Adds the LZ penalty to the scores of `generate`. It is a pure function of the ids it is called with.
+    """Adds the LZ penalty to the scores of `generate`. Apart from a prompt that it learns, it depends on the ids alone.
 
     Args:
         config: the settings. At each step the penalty sees all tokens so far, except left padding.
@@ -31,7 +32,8 @@ class LZPenaltyLogitsProcessor(LogitsProcessor):
         attention_mask: `[prompts, length]`, the mask of the prompts. Its leading zeros are the left padding, whatever the
             tokens are. Rows of beams and of `num_return_sequences` have the mask of their prompt.
         penalise_special_tokens: do not exempt them.
-        prompt_length: where the prompt ends, padding included. Needed if the config has `include_prompt=False`.
+        prompt_length: where the prompt ends, padding included; used if the config has `include_prompt=False`. `None`: learn
+            it from the first call of each generation (see `LearnedPrompt`).
     """
 
     def __init__(
@@ -49,10 +51,6 @@ class LZPenaltyLogitsProcessor(LogitsProcessor):
             raise LZPenaltyError(
                 f"config = {show(config)}: must be an LZPenaltyConfig, such as LZPenaltyConfig.guarded()."
             )
-        if not config.include_prompt and prompt_length is None:
-            raise LZPenaltyError(
-                "config has include_prompt=False: pass prompt_length = inputs.input_ids.shape[1], or use include_prompt=True."
-            )
         self.special = () if penalise_special_tokens else special_token_ids(tokenizer, model_config)
         self.config = exempting(config, self.special)
         self.tokenizer = tokenizer
@@ -61,6 +59,7 @@ class LZPenaltyLogitsProcessor(LogitsProcessor):
             if self.pad_token_id is None:
                 self.pad_token_id = getattr(source, "pad_token_id", None)
         self.prompt_length = integer(0, 2**31 - 1, optional=True)("prompt_length", prompt_length)
+        self._learned = LearnedPrompt()
         self.ends = ends_of(tokenizer, model_config, self.pad_token_id)
         self.padding = None if attention_mask is None else (attention_mask.cumsum(1) == 0).sum(1)
 
@@ -83,8 +82,7 @@ class LZPenaltyLogitsProcessor(LogitsProcessor):
         """Return where each row's context begins: after its left padding, or after the prompt."""
         if self.config.include_prompt:
             return self._after_padding(input_ids)
-        rows, length = input_ids.shape
-        return self._prompt_ends(rows, length, input_ids.device)
+        return self._prompt_ends(input_ids)
 
     def _after_padding(self, input_ids: torch.Tensor) -> torch.Tensor | None:
         rows, length = input_ids.shape
@@ -99,14 +97,15 @@ class LZPenaltyLogitsProcessor(LogitsProcessor):
             return None
         return torch.from_numpy(np.logical_and.accumulate(ids == self.pad_token_id, axis=1).sum(axis=1))
 
-    def _prompt_ends(self, rows: int, length: int, device: torch.device) -> torch.Tensor:
-        prompt = self.prompt_length or 0
+    def _prompt_ends(self, input_ids: torch.Tensor) -> torch.Tensor:
+        rows, length = input_ids.shape
+        prompt = self._learned.end(input_ids.cpu().numpy()) if self.prompt_length is None else self.prompt_length
         if length < prompt:
             raise LZPenaltyError(
                 f"prompt_length = {prompt}: the input has {length} tokens only. Make a new processor for every prompt "
                 "length, or use include_prompt=True."
             )
-        return torch.full((rows,), prompt, device=device)
+        return torch.full((rows,), prompt, device=input_ids.device)
 
     def _padding_of(self, rows: int, device: torch.device) -> torch.Tensor:
         assert self.padding is not None
