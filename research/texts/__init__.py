@@ -1,0 +1,1 @@
+"""Texts on which the harm of penalties is measured."""
