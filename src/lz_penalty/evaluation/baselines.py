@@ -1,115 +1,61 @@
-"""The penalties that the LZ penalty is compared with, as transformers `LogitsProcessor`s: frequency, presence and DRY.
+"""The penalties that the LZ penalty is compared with, as transformers `LogitsProcessor`s.
 
-The repetition penalty and the n-gram ban are transformers' own; `baseline` makes any of the five by name. Each is a pure
-function of `input_ids` and returns new scores.
+They are the repetition, frequency and presence penalty, DRY and the n-gram ban; `baseline` makes any of them by name. Each is
+a pure function of the history and returns new scores. Left pads are left out. `penalise_` penalises many rows at once, for
+example all prefixes of one text. `vllm_baselines` has DRY and the n-gram ban for vLLM.
 """
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-import numpy as np
 import torch
-from transformers import LogitsProcessor, NoRepeatNGramLogitsProcessor, RepetitionPenaltyLogitsProcessor
 
 from lz_penalty._checks import MAX_TOKEN_ID, integer, real
 from lz_penalty.config import MAX_WEIGHT
 from lz_penalty.errors import LZPenaltyError, bad_value, closest, show
+from lz_penalty.evaluation._counts import (
+    MAX_LENGTH,
+    Baseline,
+    FrequencyPenaltyLogitsProcessor,
+    PresencePenaltyLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+)
+from lz_penalty.evaluation._repeats import (
+    FLOAT32_MAX,
+    MAX_BREAKER,
+    Breakers,
+    Rows,
+    ban_ngrams_,
+    dry_settings,
+    lower_repeats_,
+    max_exponent,
+)
 from lz_penalty.loops import trailing_runs
+from lz_penalty.policy import vocabulary_of
 
 __all__ = [
     "BASELINES",
+    "Baseline",
     "DRYLogitsProcessor",
     "FrequencyPenaltyLogitsProcessor",
+    "NoRepeatNGramLogitsProcessor",
     "PresencePenaltyLogitsProcessor",
+    "RepetitionPenaltyLogitsProcessor",
     "baseline",
+    "usual_breakers",
 ]
 
-MAX_LENGTH = 2**31 - 1
-MAX_BREAKER = 21  # as in llama.cpp, a first token and at most 20 after it; bounds the work per context token
-_FLOAT32_MAX = float(np.finfo(np.float32).max)
-_FLOAT32_MAX_LOG = np.float32(88.7228391)  # llama.cpp's constant
-
-
-# ---------------------------------------------------------------- counting penalties
-
-
-class _CountPenalty(LogitsProcessor):
-    """The common part of frequency and presence penalty: which tokens count, and how often they occur."""
-
-    def __init__(self, penalty: float, prompt_length: int | None = 0, *, pad_token_id: int | None = None) -> None:
-        self.penalty = real(-MAX_WEIGHT, MAX_WEIGHT)("penalty", penalty)
-        self.prompt_length = integer(0, MAX_LENGTH, optional=True)("prompt_length", prompt_length) or 0
-        self.pad_token_id = integer(0, MAX_TOKEN_ID, optional=True)("pad_token_id", pad_token_id)
-
-    def _amount(self, counts: torch.Tensor) -> torch.Tensor:
-        """Return what a token that was counted `counts` times loses."""
-        raise NotImplementedError
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Return a penalised copy of `scores [rows, vocab]` for the histories `input_ids [rows, length]`."""
-        rows, length = input_ids.shape
-        if length < self.prompt_length:
-            raise LZPenaltyError(
-                f"prompt_length = {self.prompt_length}: the input has {length} tokens only. Make a new processor for "
-                "every prompt length, or count the prompt as well with prompt_length=None."
-            )
-        counted = (input_ids >= 0) & (input_ids < scores.shape[1])  # a model may embed more ids than it can emit
-        if self.pad_token_id is not None:
-            counted &= (input_ids != self.pad_token_id).cumsum(1) > 0
-        counted = counted[:, self.prompt_length :]
-        # A token that is not counted becomes token 0 with weight 0: no index is out of range, and the host does not wait.
-        tokens = torch.where(counted, input_ids[:, self.prompt_length :].long(), 0)
-        counts = torch.zeros(scores.shape, dtype=_wide(scores), device=scores.device)
-        counts = counts.scatter_add_(1, tokens, counted.to(counts.dtype)).gather(1, tokens)
-        row = torch.arange(rows, device=scores.device)[:, None].expand_as(tokens)
-        return _lowered(scores, row, tokens, self._amount(counts))
-
-
-class FrequencyPenaltyLogitsProcessor(_CountPenalty):
-    """OpenAI's frequency penalty: a token loses `penalty` for each time it was generated.
-
-        for token in set(input_ids[prompt_length:]):
-            scores[token] -= penalty * input_ids[prompt_length:].count(token)
-
-    Args:
-        penalty: -100 to 100 (OpenAI allows -2 to 2); below 0 it rewards.
-        prompt_length: how many leading columns are prompt and do not count, left pads included; 0 or `None` count the
-            whole input.
-        pad_token_id: a leading run of this token does not count, for left-padded batches with the prompt counted.
-
-    >>> penalise = FrequencyPenaltyLogitsProcessor(0.5, prompt_length=1)
-    >>> penalise(torch.tensor([[0, 2, 2, 1]]), torch.zeros(1, 3))
-    tensor([[ 0.0000, -0.5000, -1.0000]])
-    """
-
-    def _amount(self, counts: torch.Tensor) -> torch.Tensor:
-        return self.penalty * counts
-
-
-class PresencePenaltyLogitsProcessor(_CountPenalty):
-    """OpenAI's presence penalty: a token that was generated at all loses `penalty`, once.
-
-        for token in set(input_ids[prompt_length:]):
-            scores[token] -= penalty
-
-    The arguments are those of `FrequencyPenaltyLogitsProcessor`.
-
-    >>> penalise = PresencePenaltyLogitsProcessor(0.5, prompt_length=1)
-    >>> penalise(torch.tensor([[0, 2, 2, 1]]), torch.zeros(1, 3))
-    tensor([[ 0.0000, -0.5000, -0.5000]])
-    """
-
-    def _amount(self, counts: torch.Tensor) -> torch.Tensor:
-        return self.penalty * (counts > 0)
+MAX_SIZE = 65_536  # of an n-gram, and of the repeats that DRY allows
+USUAL_BREAKERS = '\n:"*'
 
 
 # ---------------------------------------------------------------- DRY
 
 
-class DRYLogitsProcessor(LogitsProcessor):
+class DRYLogitsProcessor(Baseline):
     """DRY ("don't repeat yourself") with llama.cpp's semantics: a token that extends a long repeat loses exponentially more.
 
         tokens = input_ids without its leading pads, the last last_n of them
@@ -124,7 +70,8 @@ class DRYLogitsProcessor(LogitsProcessor):
     `max_exponent = log(float32 max) / log(base)` keeps the power finite. There is one difference from llama.cpp: if its
     product with a multiplier above 1 becomes infinite, the largest finite penalty is used here, so that a finite score
     stays finite. llama.cpp derives its breakers from text and finds every token that overlaps it. Here breakers are token
-    ids, so name, for example, every token that contains a newline. `input_ids` are read on the host: one sync per call.
+    ids; `usual_breakers` returns those of a tokenizer. `penalties` is the plain definition; calls compute the same on the
+    device, for all rows at once.
 
     Args:
         multiplier: 0 to 100; 0 is off.
@@ -149,35 +96,33 @@ class DRYLogitsProcessor(LogitsProcessor):
         *,
         pad_token_id: int | None = None,
     ) -> None:
+        super().__init__(pad_token_id)
         self.multiplier = real(0, MAX_WEIGHT)("multiplier", multiplier)
         self.base = real(1, MAX_WEIGHT)("base", base)
-        self.allowed_length: int = integer(0, 65_536)("allowed_length", allowed_length)
+        self.allowed_length: int = integer(0, MAX_SIZE)("allowed_length", allowed_length)
         self.last_n: int = integer(-1, MAX_LENGTH)("last_n", last_n)
         self.breakers = _breakers(breakers)
-        self.pad_token_id = integer(0, MAX_TOKEN_ID, optional=True)("pad_token_id", pad_token_id)
-        self._max_exponent = _max_exponent(self.base)
         self._tails: dict[int, list[tuple[int, ...]]] = {}  # a breaker's first token -> its other tokens, longest first
         for head, *tail in sorted(self.breakers, key=len, reverse=True):
             self._tails.setdefault(head, []).append(tuple(tail))
         self._spared = {breaker[0] for breaker in self.breakers if len(breaker) == 1}
+        self._sent: tuple[torch.Tensor, Breakers | None] | None = None  # to the device of the last scores
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Return a penalised copy of `scores [rows, vocab]` for the histories `input_ids [rows, length]`."""
-        vocab = scores.shape[1]
-        where: list[tuple[int, int]] = []
-        amounts: list[float] = []
-        for row, tokens in enumerate(input_ids.tolist() if self.multiplier and self.last_n else ()):
-            for token, penalty in self.penalties(tokens).items():
-                if 0 <= token < vocab:
-                    where.append((row, token))
-                    amounts.append(penalty)
-        if not where:
-            return scores.clone()
-        rows, columns = torch.tensor(where, device=scores.device).T
-        return _lowered(scores, rows, columns, torch.tensor(amounts, dtype=_wide(scores), device=scores.device))
+    def _penalise_rows_(self, scores: torch.Tensor, rows: Rows) -> None:
+        if self.multiplier and self.last_n:
+            lower_repeats_(scores, rows, *self._sent_to(scores.device))
+
+    def _sent_to(self, device: torch.device) -> tuple[torch.Tensor, Breakers | None]:
+        """Return the settings and the breakers on this device; they are sent once."""
+        if self._sent is None or self._sent[0].device != device:
+            row = dry_settings(self.multiplier, self.base, self.allowed_length, self.last_n)
+            sequences = [breaker for breaker in self.breakers if len(breaker) > 1]
+            breakers = Breakers([sorted(self._spared)], device, sequences) if self.breakers else None
+            self._sent = torch.tensor([row], dtype=torch.float64, device=device), breakers
+        return self._sent
 
     def penalties(self, tokens: Sequence[int]) -> dict[int, float]:
-        """Return what each token loses after this history; tokens that lose nothing are not listed.
+        """Return what each token loses after this history; tokens that lose nothing are not listed. It is slow.
 
         >>> DRYLogitsProcessor().penalties([5, 6, 7, 8, 5, 6])
         {7: 0.8}
@@ -214,15 +159,8 @@ class DRYLogitsProcessor(LogitsProcessor):
         return n
 
     def _penalty(self, repeat: int) -> float:
-        exponent = min(repeat - self.allowed_length, self._max_exponent)
-        return min(self.multiplier * self.base**exponent, _FLOAT32_MAX)
-
-
-def _max_exponent(base: float) -> float:
-    """Return the largest whole exponent whose power of `base` is a finite float32, computed in float32 like llama.cpp."""
-    if np.float32(base) <= np.float32(1.000001):
-        return math.inf
-    return int(_FLOAT32_MAX_LOG / np.log(np.float32(base)))
+        exponent = min(repeat - self.allowed_length, max_exponent(self.base))
+        return min(self.multiplier * self.base**exponent, FLOAT32_MAX)
 
 
 def _breakers(given: Iterable[int | Sequence[int]]) -> tuple[tuple[int, ...], ...]:
@@ -242,6 +180,44 @@ def _breakers(given: Iterable[int | Sequence[int]]) -> tuple[tuple[int, ...], ..
     return tuple(found)
 
 
+def usual_breakers(tokenizer: Any) -> tuple[int, ...]:
+    """Return the ids of all tokens whose text contains one of DRY's usual breakers: a newline, `:`, `"` or `*`.
+
+    This is simpler than llama.cpp, where a token breaks a repeat if it ends with a beginning of a breaker, and the next
+    tokens are the breaker's rest. These four breakers are single characters, so the difference is small: here the whole
+    token is the breaker, and it is spared.
+    """
+    characters = USUAL_BREAKERS.encode()
+    return tuple(i for i, text in enumerate(vocabulary_of(tokenizer)) if any(one in text for one in characters))
+
+
+# ---------------------------------------------------------------- the n-gram ban
+
+
+class NoRepeatNGramLogitsProcessor(Baseline):
+    """The n-gram ban of transformers: a token that would complete an n-gram of the input a second time is forbidden.
+
+        for i in range(len(input_ids) - size + 1):
+            if input_ids[i : i + size - 1] == input_ids[len(input_ids) - size + 1 :]:
+                scores[input_ids[i + size - 1]] = -inf
+
+    Args:
+        ngram_size: 1 to 65,536.
+        pad_token_id: a leading run of this token is left out. transformers' own processor counts it.
+
+    >>> ban = NoRepeatNGramLogitsProcessor(3)
+    >>> ban(torch.tensor([[1, 2, 3, 0, 1, 2]]), torch.zeros(1, 4))
+    tensor([[0., 0., 0., -inf]])
+    """
+
+    def __init__(self, ngram_size: int, *, pad_token_id: int | None = None) -> None:
+        super().__init__(pad_token_id)
+        self.ngram_size: int = integer(1, MAX_SIZE)("ngram_size", ngram_size)
+
+    def _penalise_rows_(self, scores: torch.Tensor, rows: Rows) -> None:
+        ban_ngrams_(scores, rows, torch.full((1,), self.ngram_size, device=scores.device))
+
+
 # ---------------------------------------------------------------- by name
 
 
@@ -255,8 +231,13 @@ BASELINES: Mapping[str, float] = {  # with their usual strengths
 
 
 def baseline(
-    name: str, value: float | None = None, *, prompt_length: int | None = 0, pad_token_id: int | None = None
-) -> LogitsProcessor:
+    name: str,
+    value: float | None = None,
+    *,
+    prompt_length: int | None = 0,
+    pad_token_id: int | None = None,
+    **settings: Any,
+) -> Baseline:
     """Return the penalty with this name. Make a new one for every prompt length.
 
     Args:
@@ -264,7 +245,8 @@ def baseline(
         value: its strength; `None` for the usual one.
         prompt_length: columns that are prompt. Frequency and presence do not count them; the others always use the whole
             input.
-        pad_token_id: left pads, ignored by frequency, presence and DRY; transformers' own two count them as tokens.
+        pad_token_id: left pads, which are left out.
+        settings: further arguments of `DRYLogitsProcessor`; the others have none.
 
     >>> baseline("dry", 1.0).multiplier
     1.0
@@ -276,29 +258,14 @@ def baseline(
         close = closest(name, BASELINES)
         raise LZPenaltyError(f"{show(name)}: unknown penalty. Did you mean {close!r}? Known: {', '.join(BASELINES)}.")
     value = BASELINES[name] if value is None else value
+    if settings and name != "dry":
+        raise LZPenaltyError(f"{name} takes a value alone: {', '.join(map(repr, settings))} must be left out.")
     if name == "repetition":
-        return RepetitionPenaltyLogitsProcessor(real(0.01, MAX_WEIGHT)(name, value))
+        return RepetitionPenaltyLogitsProcessor(real(0.01, MAX_WEIGHT)(name, value), pad_token_id=pad_token_id)
     if name == "no-repeat-ngram":
         whole = int(value) if isinstance(value, float) and value.is_integer() else value
-        return NoRepeatNGramLogitsProcessor(integer(1, 65_536)(name, whole))
+        return NoRepeatNGramLogitsProcessor(integer(1, MAX_SIZE)(name, whole), pad_token_id=pad_token_id)
     if name == "dry":
-        return DRYLogitsProcessor(real(0, MAX_WEIGHT)(name, value), pad_token_id=pad_token_id)
+        return DRYLogitsProcessor(real(0, MAX_WEIGHT)(name, value), pad_token_id=pad_token_id, **settings)
     kind = FrequencyPenaltyLogitsProcessor if name == "frequency" else PresencePenaltyLogitsProcessor
     return kind(real(-MAX_WEIGHT, MAX_WEIGHT)(name, value), prompt_length, pad_token_id=pad_token_id)
-
-
-def _wide(scores: torch.Tensor) -> torch.dtype:
-    """Return the type to compute in; bfloat16 cannot represent all counts above 256."""
-    return torch.promote_types(scores.dtype, torch.float32)
-
-
-def _lowered(scores: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, amount: torch.Tensor) -> torch.Tensor:
-    """Return a copy of `scores` with `amount` subtracted at (rows, columns); equal positions must have equal amounts.
-
-    The computation uses float32 or wider. A finite score stays finite, also in a narrow type, and -inf stays -inf.
-    """
-    old = scores[rows, columns]
-    new = old.to(_wide(scores)) - amount
-    limits = torch.finfo(scores.dtype)
-    new = torch.where(old.isfinite(), new.clamp(limits.min, limits.max), old)
-    return scores.index_put((rows, columns), new.to(scores.dtype))
