@@ -14,6 +14,11 @@ from lz_penalty.evaluation.loading import Loaded
 from lz_penalty.evaluation.penalties import penalty
 from tests.support.commands import run
 
+NAMES = [
+    *("paper", "guarded:0.4", "sglang", "failsafe", "none"),
+    *("frequency:0.3", "presence:0.5", "repetition:1.2", "dry:0.8", "dry:0.8,breakers=usual,last_n=20"),
+]
+
 
 @pytest.fixture(scope="module")
 def loaded(model, tokenizer):
@@ -42,7 +47,7 @@ def step_by_step(loaded, text, name, prompt_length):
     return bits, stays
 
 
-@pytest.mark.parametrize("name", ["paper", "guarded:0.4", "sglang", "failsafe", "frequency:0.3", "dry:0.8", "none"])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("prompt_length", [0, 24])
 def test_teacher_forcing_is_what_decoding_sees(loaded, text, name, prompt_length):
     forced = teacher_forced(loaded, text[0], penalty(name), prompt_length)

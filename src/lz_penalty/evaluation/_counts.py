@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from transformers import LogitsProcessor
 
@@ -63,6 +65,10 @@ class Baseline(LogitsProcessor):
     def _penalise_rows_(self, scores: torch.Tensor, rows: Rows) -> None:
         raise NotImplementedError
 
+    def request(self) -> dict[str, Any]:
+        """Return the arguments of vLLM's `SamplingParams` that ask for this penalty."""
+        raise NotImplementedError
+
 
 class _CountPenalty(Baseline):
     """A penalty that depends on how often a token occurs."""
@@ -110,6 +116,10 @@ class RepetitionPenaltyLogitsProcessor(_CountPenalty):
     def _new(self, old: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         return torch.where(old < 0, old * self.penalty, old / self.penalty)
 
+    def request(self) -> dict[str, Any]:
+        """Return the arguments of vLLM's `SamplingParams` that ask for this penalty."""
+        return {"repetition_penalty": self.penalty}
+
 
 class _OutputPenalty(_CountPenalty):
     """The common part of frequency and presence penalty, which can leave out the prompt."""
@@ -150,6 +160,10 @@ class FrequencyPenaltyLogitsProcessor(_OutputPenalty):
     def _new(self, old: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         return old - self.penalty * counts
 
+    def request(self) -> dict[str, Any]:
+        """Return the arguments of vLLM's `SamplingParams` that ask for this penalty. It does not count the prompt."""
+        return {"frequency_penalty": self.penalty}
+
 
 class PresencePenaltyLogitsProcessor(_OutputPenalty):
     """OpenAI's presence penalty: a token that was generated at all loses `penalty`, once.
@@ -166,3 +180,7 @@ class PresencePenaltyLogitsProcessor(_OutputPenalty):
 
     def _new(self, old: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         return old - self.penalty
+
+    def request(self) -> dict[str, Any]:
+        """Return the arguments of vLLM's `SamplingParams` that ask for this penalty. It does not count the prompt."""
+        return {"presence_penalty": self.penalty}

@@ -121,6 +121,24 @@ class DRYLogitsProcessor(Baseline):
             self._sent = torch.tensor([row], dtype=torch.float64, device=device), breakers
         return self._sent
 
+    def request(self) -> dict[str, Any]:
+        """Return the arguments of vLLM's `SamplingParams` that ask `vllm_baselines` for this penalty.
+
+        Raises:
+            LZPenaltyError: a breaker has more than one token, which only this class can use.
+        """
+        if len(self._spared) < len(set(self.breakers)):
+            raise bad_value("breakers", self.breakers, "single tokens for vLLM")
+        return {
+            "extra_args": {
+                "dry_multiplier": self.multiplier,
+                "dry_base": self.base,
+                "dry_allowed_length": self.allowed_length,
+                "dry_last_n": self.last_n,
+                "dry_breakers": sorted(self._spared),
+            }
+        }
+
     def penalties(self, tokens: Sequence[int]) -> dict[int, float]:
         """Return what each token loses after this history; tokens that lose nothing are not listed. It is slow.
 
@@ -216,6 +234,10 @@ class NoRepeatNGramLogitsProcessor(Baseline):
 
     def _penalise_rows_(self, scores: torch.Tensor, rows: Rows) -> None:
         ban_ngrams_(scores, rows, torch.full((1,), self.ngram_size, device=scores.device))
+
+    def request(self) -> dict[str, Any]:
+        """Return the arguments of vLLM's `SamplingParams` that ask `vllm_baselines` for this penalty."""
+        return {"extra_args": {"no_repeat_ngram_size": self.ngram_size}}
 
 
 # ---------------------------------------------------------------- by name

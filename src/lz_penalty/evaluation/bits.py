@@ -149,18 +149,22 @@ def _bits(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 def _penalised(
     plain: torch.Tensor, tokens: torch.Tensor, processors: list[Any], first: int, prompt_length: int
 ) -> torch.Tensor:
-    """Return the logits after each prefix, penalised by the tokens of that prefix; the shortest has `first` tokens."""
-    count, device = plain.shape[0], tokens.device
+    """Return the logits after each prefix, penalised by the tokens of that prefix; the shortest has `first` tokens.
+
+    Every penalty takes all prefixes of the history at once.
+    """
+    if not processors:
+        return plain
+    penalised, count, device = plain.clone(), plain.shape[0], tokens.device
+    ends = torch.arange(first, first + count, device=device)
+    rows = torch.zeros(count, dtype=torch.int64, device=device)
     for processor in processors:
-        if hasattr(processor, "config"):  # the op takes all prefixes of one history at once
-            ends = torch.arange(first, first + count, device=device)
-            rows = torch.zeros(count, dtype=torch.int64, device=device)
+        if hasattr(processor, "config"):
             starts = rows if processor.config.include_prompt else rows + prompt_length
-            plain = plain.clone()
-            apply_lz_penalty_(plain, tokens, ends, config=processor.config, row_to_slot=rows, starts=starts)
+            apply_lz_penalty_(penalised, tokens, ends, config=processor.config, row_to_slot=rows, starts=starts)
         else:
-            plain = torch.cat([processor(tokens[:, : first + i], plain[i : i + 1]) for i in range(count)])
-    return plain
+            processor.penalise_(penalised, tokens, ends, rows)
+    return penalised
 
 
 def estimate(values: Sequence[float]) -> Estimate:

@@ -1,4 +1,4 @@
-"""Make penalties from their names: `guarded`, `paper:0.3`, `guarded:0.2,min_match_length=2`, `dry:0.8`.
+"""Make penalties from their names: `guarded`, `paper:0.3`, `guarded:0.2,min_match_length=2`, `dry:0.8,breakers=usual`.
 
 Commands and sweeps make every penalty here; `baselines` contains those that are not the LZ penalty.
 """
@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from lz_penalty.config import PRESETS, LZPenaltyConfig
-from lz_penalty.errors import LZPenaltyError, closest, show
+from lz_penalty.errors import LZPenaltyError, bad_value, closest, show, unknown_field
 
 __all__ = ["Penalty", "family", "is_lz", "penalty", "strength"]
+
+DRY_FIELDS = ("allowed_length", "base", "breakers", "last_n")
 
 
 @dataclass(frozen=True)
@@ -24,14 +26,31 @@ class Penalty:
     make: Callable[[Any, int], list[Any]]  # returns transformers' processors for a tokenizer and a prompt's length
     config: LZPenaltyConfig | None = None  # of an LZ penalty; `None` for other penalties and for strength 0
 
+    def request(self, tokenizer: Any) -> dict[str, Any]:
+        """Return the arguments of vLLM's `SamplingParams` that ask for this penalty; none for `none`.
+
+        An engine needs `lz_penalty.engines.vllm:LZPenaltyLogitsProcessor` for LZ penalties, and
+        `lz_penalty.evaluation.vllm_baselines:BaselineLogitsProcessor` for DRY and the n-gram ban. The others are vLLM's own.
+
+        >>> penalty("paper:0.3").request(tokenizer=None)
+        {'extra_args': {'lz_penalty': 0.3}}
+        """
+        if self.config is not None:
+            return {"extra_args": self.config.to_request()}
+        return {key: value for one in self.make(tokenizer, 0) for key, value in one.request().items()}
+
 
 def penalty(name: str) -> Penalty:
     """Return the penalty for `NAME[:VALUE][,FIELD=VALUE ...]`.
 
-    NAME is `none`, an LZ preset or a baseline. VALUE is its strength. The fields are those of `LZPenaltyConfig`.
+    NAME is `none`, an LZ preset or a baseline. VALUE is its strength. The fields of an LZ preset are those of
+    `LZPenaltyConfig`. The fields of `dry` are `allowed_length`, `base`, `last_n` and `breakers`, which is `usual` (see
+    `baselines.usual_breakers`) or `none`. The other baselines have no fields.
 
     >>> penalty("guarded:0.3,min_match_length=2").config.min_match_length
     2
+    >>> penalty("dry:0.8,allowed_length=4,base=1.75,breakers=usual,last_n=1024").name
+    'dry:0.8,allowed_length=4,base=1.75,breakers=usual,last_n=1024'
     """
     kind, value, fields = _parts(name)
     if kind == "none":
@@ -40,22 +59,16 @@ def penalty(name: str) -> Penalty:
         return Penalty(name, lambda tokenizer, prompt_length: [])
     if kind in PRESETS:
         return _lz_penalty(name, kind, value, fields)
-    from lz_penalty.evaluation.baselines import BASELINES, baseline
+    from lz_penalty.evaluation.baselines import BASELINES
 
     known = ["none", *PRESETS, *BASELINES]
     if kind not in BASELINES:
         raise LZPenaltyError(
             f"penalty {show(name)}: unknown. Did you mean {closest(kind, known)}? Known: {', '.join(known)}."
         )
-    if fields:
+    if fields and kind != "dry":
         raise LZPenaltyError(f"penalty {show(name)}: {kind} takes a value alone, such as {kind}:{BASELINES[kind]}.")
-    strength = _number(name, value) if value else None
-    baseline(kind, strength)  # refuse a bad value now
-
-    def make(tokenizer: Any, prompt_length: int) -> list[Any]:
-        return [baseline(kind, strength, prompt_length=prompt_length, pad_token_id=tokenizer.pad_token_id)]
-
-    return Penalty(name, make)
+    return _baseline(name, kind, value, fields)
 
 
 def family(name: str) -> str:
@@ -89,10 +102,7 @@ def _lz_penalty(name: str, preset: str, value: str, fields: list[str]) -> Penalt
     request: dict[str, Any] = {"lz_preset": preset}
     if value:
         request["lz_penalty"] = _number(name, value)
-    for field in fields:
-        key, equals, text = field.partition("=")
-        if not equals:
-            raise LZPenaltyError(f"penalty {show(name)}: {show(field)} must be FIELD=VALUE, such as window_size=1024.")
+    for key, text in _pairs(name, fields, "window_size=1024"):
         request["lz_" + key] = text if text.isalpha() or "_" in text else _number(name, text)
     config = LZPenaltyConfig.from_request(request)
     if config is None:
@@ -104,6 +114,40 @@ def _lz_penalty(name: str, preset: str, value: str, fields: list[str]) -> Penalt
         return [LZPenaltyLogitsProcessor(config, tokenizer=tokenizer, prompt_length=prompt_length)]
 
     return Penalty(name, make, config)
+
+
+def _baseline(name: str, kind: str, value: str, fields: list[str]) -> Penalty:
+    from lz_penalty.evaluation.baselines import baseline, usual_breakers
+
+    strength = _number(name, value) if value else None
+    settings = _dry_settings(name, fields)
+    breaks = settings.pop("breakers", "none") == "usual"
+    baseline(kind, strength, **settings)  # refuse a bad value now
+
+    def make(tokenizer: Any, prompt_length: int) -> list[Any]:
+        own = settings | {"breakers": usual_breakers(tokenizer)} if breaks else settings
+        return [baseline(kind, strength, prompt_length=prompt_length, pad_token_id=tokenizer.pad_token_id, **own)]
+
+    return Penalty(name, make)
+
+
+def _dry_settings(name: str, fields: list[str]) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    for key, text in _pairs(name, fields, "base=1.75"):
+        if key not in DRY_FIELDS:
+            raise unknown_field(key, text, DRY_FIELDS)
+        if key == "breakers" and text not in ("usual", "none"):
+            raise bad_value(key, text, "'usual' or 'none'")
+        settings[key] = text if key == "breakers" else _number(name, text)
+    return settings
+
+
+def _pairs(name: str, fields: list[str], example: str) -> list[tuple[str, str]]:
+    """Return the key and the text of each field."""
+    for field in fields:
+        if "=" not in field:
+            raise LZPenaltyError(f"penalty {show(name)}: {show(field)} must be FIELD=VALUE, such as {example}.")
+    return [(key, text) for key, _, text in (field.partition("=") for field in fields)]
 
 
 def _number(name: str, text: str) -> int | float:
