@@ -182,7 +182,9 @@ def test_every_row_may_have_settings_of_its_own(batch, chosen, breakers):
         found,
         repeats.rows_of(tokens, *(torch.tensor(one, device=DEVICE) for one in (ends, rows, starts)), PAD),
         torch.tensor(table, dtype=torch.float64, device=DEVICE),
-        repeats.Breakers(breakers[: len(rows)], DEVICE, (), torch.arange(len(rows), device=DEVICE)),
+        repeats.Breakers(
+            repeats.breaker_masks(breakers[: len(rows)], DEVICE), (), torch.arange(len(rows), device=DEVICE)
+        ),
     )
     for row, (before, processor) in enumerate(zip(scores, own, strict=True)):
         lost = processor.penalties(history_of(batch, row)) if processor.last_n else {}

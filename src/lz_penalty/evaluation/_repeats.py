@@ -19,11 +19,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from lz_penalty.engines._device import send
+
 __all__ = [
     "MAX_BREAKER",
     "Breakers",
     "Rows",
     "ban_ngrams_",
+    "breaker_masks",
     "chunks",
     "dry_settings",
     "lower_repeats_",
@@ -105,43 +108,35 @@ def max_exponent(base: float) -> int:
     return int(_FLOAT32_MAX_LOG / np.log(np.float32(base)))
 
 
-class Breakers:
-    """Breakers of DRY, in one set or in several: each row uses one set.
+def breaker_masks(sets: Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:
+    """Return which ids are in each of the sets: bool `[sets, 1 + ids + 1]`. The outer columns are for all other ids."""
+    masks = np.zeros((len(sets), max((one for ids in sets for one in ids), default=-1) + 3), dtype=bool)
+    for mask, ids in zip(masks, sets, strict=True):
+        mask[np.asarray(ids, dtype=np.int64) + 1] = True
+    return send(masks, device)
 
-    Args:
-        sets: the single-token breakers of each set.
-        device: where the histories are.
+
+class Breakers(NamedTuple):
+    """Breakers of DRY.
+
+    Attributes:
+        masks: of `breaker_masks`: the single-token breakers, in one set or in several.
         sequences: breakers of 2 to `MAX_BREAKER` tokens, which all rows use.
-        set_of_row: int64 `[rows]`, the set of each row. By default there is one set.
+        set_of_row: int64 `[rows]`, the set of each row; `None` if there is one set for all rows.
     """
 
-    def __init__(
-        self,
-        sets: Sequence[Sequence[int]],
-        device: torch.device,
-        sequences: Sequence[Sequence[int]] = (),
-        set_of_row: torch.Tensor | None = None,
-    ) -> None:
-        largest = max((max(ids, default=-1) for ids in sets), default=-1)
-        masks = np.zeros((len(sets), largest + 3), dtype=bool)  # the first and the last column are for all other ids
-        for mask, ids in zip(masks, sets, strict=True):
-            mask[np.asarray(ids, dtype=np.int64) + 1] = True
-        self._masks = torch.from_numpy(masks).to(device)
-        self._sequences = [tuple(one) for one in sequences]
-        self._set_of_row = set_of_row
+    masks: torch.Tensor
+    sequences: Sequence[Sequence[int]] = ()
+    set_of_row: torch.Tensor | None = None
 
     def part(self, rows: slice) -> Breakers:
         """Return the breakers of some of the rows."""
-        if self._set_of_row is None:
-            return self
-        found = object.__new__(Breakers)
-        found._masks, found._sequences, found._set_of_row = self._masks, self._sequences, self._set_of_row[rows]
-        return found
+        return self if self.set_of_row is None else self._replace(set_of_row=self.set_of_row[rows])
 
     def is_single(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return which of `tokens [rows, length]` are breakers of a single token."""
-        column = (tokens.long() + 1).clamp_(0, self._masks.shape[1] - 1)
-        return self._masks[0][column] if self._set_of_row is None else self._masks[self._set_of_row[:, None], column]
+        column = (tokens.long() + 1).clamp_(0, self.masks.shape[1] - 1)
+        return self.masks[0][column] if self.set_of_row is None else self.masks[self.set_of_row[:, None], column]
 
     def limits(self, tokens: torch.Tensor, begins: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
         """Return how many tokens of `tokens[row, begin:end]` follow the newest breaker in it; all if there is none.
@@ -150,7 +145,7 @@ class Breakers:
         """
         places = torch.arange(tokens.shape[1], device=tokens.device)
         newest = torch.where(self.is_single(tokens), places * _SHIFT + 1, -1)  # by the place of a breaker's last token
-        for one in self._sequences:
+        for one in self.sequences:
             count = tokens.shape[1] - len(one) + 1  # places where it can begin
             if count > 0:
                 is_here = torch.ones((len(tokens), count), dtype=torch.bool, device=tokens.device)

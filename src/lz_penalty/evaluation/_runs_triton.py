@@ -12,7 +12,7 @@ _BLOCK = 256
 _UNROLLED = 4  # comparisons between two looks at whether any place of the block still matches
 
 
-@triton.jit(do_not_specialize=["width"])
+@triton.jit(do_not_specialize=["stride", "width"])
 def _runs_kernel(tokens, stride, slots, begins, ends, caps, runs, width, BLOCK: tl.constexpr, UNROLLED: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

@@ -29,6 +29,7 @@ from lz_penalty.evaluation._repeats import (
     Breakers,
     Rows,
     ban_ngrams_,
+    breaker_masks,
     dry_settings,
     lower_repeats_,
     max_exponent,
@@ -117,7 +118,7 @@ class DRYLogitsProcessor(Baseline):
         if self._sent is None or self._sent[0].device != device:
             row = dry_settings(self.multiplier, self.base, self.allowed_length, self.last_n)
             sequences = [breaker for breaker in self.breakers if len(breaker) > 1]
-            breakers = Breakers([sorted(self._spared)], device, sequences) if self.breakers else None
+            breakers = Breakers(breaker_masks([sorted(self._spared)], device), sequences) if self.breakers else None
             self._sent = torch.tensor([row], dtype=torch.float64, device=device), breakers
         return self._sent
 
