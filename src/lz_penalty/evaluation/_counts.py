@@ -87,7 +87,7 @@ class _CountPenalty(Baseline):
         counted = (given >= 0) & (given < scores.shape[1])  # a model may embed more ids than it can emit
         counted &= (places >= rows.begins[:, None]) & (places < rows.ends[:, None])
         # A token that is not counted becomes token 0 with weight 0: no index is out of range, and the host does not wait.
-        tokens = torch.where(counted, given, 0)
+        tokens = given.masked_fill(~counted, 0)
         counts = torch.zeros(scores.shape, dtype=wide(scores), device=scores.device)
         counts = counts.scatter_add_(1, tokens, counted.to(counts.dtype)).gather(1, tokens)
         old, limits = scores.gather(1, tokens), torch.finfo(scores.dtype)

@@ -86,7 +86,7 @@ def rows_of(
     """
     ends = ends.long()
     slots = torch.arange(len(ends), device=tokens.device) if row_to_slot is None else row_to_slot.long()
-    begins = torch.as_tensor(starts, device=tokens.device).long().expand_as(ends)
+    begins = torch.full_like(ends, starts) if isinstance(starts, int) else starts.long()
     if pad_token_id is not None:
         pads = (tokens != pad_token_id).cumsum(1).eq(0).sum(1)
         begins = torch.maximum(begins, pads[slots])
@@ -144,14 +144,15 @@ class Breakers(NamedTuple):
         The newest breaker is the one whose first token comes last. Of those with the same first token, the longest counts.
         """
         places = torch.arange(tokens.shape[1], device=tokens.device)
-        newest = torch.where(self.is_single(tokens), places * _SHIFT + 1, -1)  # by the place of a breaker's last token
+        # By the place of a breaker's last token. `torch.where` with a number would make the host wait.
+        newest = (places * _SHIFT + 1).masked_fill(~self.is_single(tokens), -1)
         for one in self.sequences:
             count = tokens.shape[1] - len(one) + 1  # places where it can begin
             if count > 0:
                 is_here = torch.ones((len(tokens), count), dtype=torch.bool, device=tokens.device)
                 for i, token in enumerate(one):
                     is_here &= tokens[:, i : i + count] == token
-                here = torch.where(is_here, places[:count] * _SHIFT + len(one), -1)
+                here = (places[:count] * _SHIFT + len(one)).masked_fill(~is_here, -1)
                 later = newest[:, len(one) - 1 :]
                 torch.maximum(later, here, out=later)
         found = newest.masked_fill_(places >= ends[:, None], -1).amax(1)
@@ -242,7 +243,7 @@ def _take_smallest_(scores: torch.Tensor, tokens: torch.Tensor, counted: torch.T
     """
     columns = tokens.long().clamp(0, scores.shape[1] - 1)
     new = new_score(scores.gather(1, columns))
-    new = torch.where(counted & (columns == tokens), new, math.inf)
+    new.masked_fill_(~counted | (columns != tokens), math.inf)
     scores.scatter_reduce_(1, columns, new, "amin")
 
 

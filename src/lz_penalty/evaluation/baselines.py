@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -199,6 +200,7 @@ def _breakers(given: Iterable[int | Sequence[int]]) -> tuple[tuple[int, ...], ..
     return tuple(found)
 
 
+@lru_cache(maxsize=4)
 def usual_breakers(tokenizer: Any) -> tuple[int, ...]:
     """Return the ids of all tokens whose text contains one of DRY's usual breakers: a newline, `:`, `"` or `*`.
 
