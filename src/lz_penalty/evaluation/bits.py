@@ -22,7 +22,16 @@ from lz_penalty.evaluation.loading import Loaded
 from lz_penalty.evaluation.penalties import Penalty
 from lz_penalty.ops import apply_lz_penalty_
 
-__all__ = ["CopyCost", "Estimate", "Forced", "copy_cost", "estimate", "human_text_cost", "teacher_forced"]
+__all__ = [
+    "CopyCost",
+    "Estimate",
+    "Forced",
+    "copy_cost",
+    "estimate",
+    "forced_by_each",
+    "human_text_cost",
+    "teacher_forced",
+]
 
 MAX_TOKENS = 1024
 RESAMPLES = 10_000
@@ -120,26 +129,32 @@ def _summary(kind: str, group: list[Forced]) -> CopyCost:
     )
 
 
-@torch.no_grad()
 def teacher_forced(loaded: Loaded, ids: Sequence[int], penalty: Penalty, prompt_length: int = 0) -> Forced:
     """Return how the model predicts each token after the prompt, given all tokens before it.
 
     The first `prompt_length` of `ids` are the prompt. Without a prompt, the first token is not predicted.
     """
+    return forced_by_each(loaded, ids, [penalty], prompt_length)[0]
+
+
+@torch.no_grad()
+def forced_by_each(
+    loaded: Loaded, ids: Sequence[int], penalties: Sequence[Penalty], prompt_length: int = 0
+) -> list[Forced]:
+    """Return `teacher_forced` for each penalty; the model reads the text only once."""
     first = max(1, prompt_length)
     if len(ids) <= first:
         raise LZPenaltyError(f"a text of {len(ids)} tokens, {first} of them given: none is left to predict.")
     model, tokenizer = loaded
     tokens = torch.tensor([list(ids)], device=model.device)
     plain = model(tokens).logits[0, first - 1 : -1].float()
-    penalised = _penalised(plain, tokens, penalty.make(tokenizer, prompt_length), first, prompt_length)
     following = tokens[0, first:]
-    return Forced(
-        _bits(plain, following),
-        _bits(penalised, following),
-        plain.argmax(-1) == following,
-        penalised.argmax(-1) == following,
-    )
+    bits, stays = _bits(plain, following), plain.argmax(-1) == following
+    found = []
+    for penalty in penalties:
+        penalised = _penalised(plain, tokens, penalty.make(tokenizer, prompt_length), first, prompt_length)
+        found.append(Forced(bits, _bits(penalised, following), stays, penalised.argmax(-1) == following))
+    return found
 
 
 def _bits(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
