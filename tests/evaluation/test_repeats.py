@@ -4,6 +4,7 @@ Every row is compared with the plain definition, in Python, of the penalty after
 """
 
 import math
+import random
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from lz_penalty.evaluation.baselines import (
     RepetitionPenaltyLogitsProcessor,
     usual_breakers,
 )
+from tests.support import quick_or_deep
 from tests.support.where import DEVICE, nothing_waits
 
 VOCAB = 8
@@ -32,10 +34,10 @@ motifs = st.lists(st.tuples(st.lists(st.integers(0, 4), min_size=1, max_size=5),
 histories = motifs.map(lambda parts: [item for motif, copies in parts for item in motif * copies])
 dry_settings = st.fixed_dictionaries(
     {
-        "multiplier": st.sampled_from([0.0, 0.8, 2.0, 100.0]),
+        "multiplier": st.sampled_from([0.8, 2.0, 100.0, 0.0]),
         "base": st.sampled_from([1.0, 1.0000005, 1.1, 1.75, 100.0]),
-        "allowed_length": st.integers(0, 5),
-        "last_n": st.integers(-1, 40),
+        "allowed_length": st.integers(0, 3),
+        "last_n": st.sampled_from([-1, 30, 12, 7, 0]),
         "breakers": st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=4), max_size=3),
     }
 )
@@ -44,12 +46,12 @@ dry_settings = st.fixed_dictionaries(
 @st.composite
 def batches(draw):
     """Slots with histories, pads on the left, and rows: each has a slot, a start and an end."""
-    texts = draw(st.lists(histories, min_size=1, max_size=3))
+    texts = draw(st.lists(histories.filter(len), min_size=1, max_size=3))
     width = max(map(len, texts)) + draw(st.integers(1, 3))
     slots = [[PAD] * (width - len(text)) + text for text in texts]
     rows = draw(st.lists(st.integers(0, len(slots) - 1), min_size=1, max_size=6))
-    ends = [draw(st.integers(0, width)) for _ in rows]
-    starts = [draw(st.integers(0, width)) for _ in rows]
+    ends = [draw(st.sampled_from([width, width - 1, width - 2, width * 2 // 3, 0])) for _ in rows]
+    starts = [draw(st.sampled_from([0, 0, 0, 1, 4, width])) for _ in rows]
     return torch.tensor(slots, device=DEVICE), rows, starts, ends
 
 
@@ -96,6 +98,24 @@ def test_dry(batch, chosen, dtype):
     for row, before in enumerate(scores):
         expected = lowered(before, processor.penalties(history_of(batch, row)) if chosen["last_n"] else {})
         assert torch.equal(found[row], expected)
+
+
+@pytest.mark.parametrize("seed", range(quick_or_deep(8, 200)))
+def test_dry_after_all_prefixes_of_a_text(seed):
+    rng = random.Random(seed)
+    text = [
+        token for _ in range(9) for token in [rng.randrange(5) for _ in range(rng.randint(1, 5))] * rng.randint(1, 4)
+    ]
+    breakers = [[rng.randrange(5) for _ in range(rng.randint(1, 3))] for _ in range(rng.randint(0, 2))]
+    start = rng.choice((0, 0, 6))
+    last_n, allowed_length = rng.choice((-1, 8, 25)), rng.randint(0, 3)
+    processor = DRYLogitsProcessor(0.8, 1.75, allowed_length, last_n, breakers)
+    ends = list(range(len(text) + 1))
+    batch = torch.tensor([text], device=DEVICE), [0] * len(ends), [start] * len(ends), ends
+    scores = random_scores(len(ends))
+    found = penalised(processor, scores, batch)
+    for end, before in enumerate(scores):
+        assert torch.equal(found[end], lowered(before, processor.penalties(text[start:end])))
 
 
 @given(batches(), st.integers(1, 6), st.sampled_from(PRECISIONS))
@@ -236,3 +256,11 @@ def test_a_long_loop(period):
     found = processor(torch.tensor([tokens], device=DEVICE), torch.zeros(1, VOCAB, device=DEVICE))
     assert torch.equal(found[0], lowered(torch.zeros(VOCAB, device=DEVICE), processor.penalties(tokens)))
     assert found.isfinite().all()
+
+
+def test_a_breaker_that_begins_before_the_history_does_not_count():
+    processor, tokens = DRYLogitsProcessor(1.0, 2.0, breakers=[[1, 0, 0]]), [1, 0, 0, 0, 0, 0]
+    batch = torch.tensor([tokens], device=DEVICE), [0], [1], [6]
+    found = penalised(processor, torch.zeros(1, VOCAB, device=DEVICE), batch)
+    assert processor.penalties(tokens[1:]) == {0: 4.0}
+    assert found[0, 0].item() == -4.0

@@ -22,6 +22,7 @@ import torch
 from lz_penalty.engines._device import send
 
 __all__ = [
+    "FLOAT32_MAX",
     "MAX_BREAKER",
     "Breakers",
     "Rows",
@@ -30,6 +31,7 @@ __all__ = [
     "chunks",
     "dry_settings",
     "lower_repeats_",
+    "max_exponent",
     "rows_of",
     "trailing_runs",
     "wide",
