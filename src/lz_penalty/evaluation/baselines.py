@@ -204,9 +204,8 @@ def _breakers(given: Iterable[int | Sequence[int]]) -> tuple[tuple[int, ...], ..
 def usual_breakers(tokenizer: Any) -> tuple[int, ...]:
     """Return the ids of all tokens whose text contains one of DRY's usual breakers: a newline, `:`, `"` or `*`.
 
-    This is simpler than llama.cpp, where a token breaks a repeat if it ends with a beginning of a breaker, and the next
-    tokens are the breaker's rest. These four breakers are single characters, so the difference is small: here the whole
-    token is the breaker, and it is spared.
+    Each of these tokens is a breaker by itself. This is simpler than llama.cpp, which also finds sequences of tokens that
+    contain a breaker together. A single character is always inside one token, so these breakers need no sequences.
     """
     characters = USUAL_BREAKERS.encode()
     return tuple(i for i, text in enumerate(vocabulary_of(tokenizer)) if any(one in text for one in characters))
