@@ -135,11 +135,22 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize("name", MALFORMED)
-def test_a_malformed_answer_is_asked_for_again(name):
-    with serve(lambda _, number: (200, MALFORMED[name]) if number == 0 else verdict(True)) as server:
-        assert Judge("m", server.url).ask(LOOP).loop is True
-        assert len(server.requests) == 2
+def test_a_malformed_answer_is_asked_for_again():
+    """All texts are sent at once, so that the pauses before the retries pass together."""
+    asked = set()
+
+    def reply(request: dict, _: int) -> tuple:
+        name = sent_text(request)["text"]
+        if name in asked:
+            return verdict(True)
+        asked.add(name)
+        return 200, MALFORMED[name]
+
+    with serve(reply) as server:
+        judged = Judge("m", server.url, concurrency=len(MALFORMED)).ask_many(MALFORMED)
+        assert {name: one.loop for name, one in zip(MALFORMED, judged, strict=True)} == dict.fromkeys(MALFORMED, True)
+        texts = [sent_text(request)["text"] for request in server.requests]
+        assert sorted(texts) == sorted([*MALFORMED, *MALFORMED])  # each text exactly twice
 
 
 def test_a_page_of_html_is_no_verdict():
