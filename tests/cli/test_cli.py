@@ -8,6 +8,7 @@ import pytest
 
 import lz_penalty
 from lz_penalty.bundled_model import problems
+from tests.support import quick_or_deep
 from tests.support.commands import run
 
 
@@ -35,12 +36,13 @@ def test_doctor_of_a_python_that_has_imported_nothing():
 
 
 def test_demo_shows_the_loop_and_the_cure():
-    shown = run("demo", "--json", "--tokens", "120")
+    tokens = quick_or_deep(50, 120)
+    shown = run("demo", "--json", "--tokens", tokens)
     assert shown.returncode == 0, shown.stderr
     loops = {one["penalty"]: one["loop"] for one in json.loads(shown.stdout)["continuations"]}
-    assert loops["none"]["copies"] > 15
+    assert loops["none"]["copies"] > tokens / 8
     assert loops["guarded"] is None
-    table = run("demo", "--tokens", "10").stdout
+    table = run("demo", "--tokens", "2").stdout
     assert "Prompt:" in table
     assert "guarded" in table
 
@@ -61,7 +63,8 @@ def test_generate_streams_text(tmp_path):
 
 def test_compare_goes_on_from_its_file(tmp_path):
     out = tmp_path / "results.json"
-    small = ("--prompts", "2", "--tokens", "40", "--passages", "1", "--problems", "2", "--out", str(out), "--json")
+    tokens, count = quick_or_deep((20, 1), (40, 2))
+    small = ("--prompts", count, "--tokens", tokens, "--passages", 1, "--problems", count, "--out", out, "--json")
     first = run("compare", "none", "guarded", *small)
     assert first.returncode == 0, first.stderr
     rows = {row["penalty"]: row for row in json.loads(first.stdout)}
@@ -69,7 +72,7 @@ def test_compare_goes_on_from_its_file(tmp_path):
     assert rows["guarded"]["loops"] <= rows["none"]["loops"]
     saved = json.loads(out.read_text())
     assert saved["machine"]["torch"]
-    assert saved["plan"]["new_tokens"] == 40
+    assert saved["plan"]["new_tokens"] == tokens
     saved["results"][0]["tokens_per_second"] = 12345.0
     out.write_text(json.dumps(saved))
     more = run("compare", "none", "guarded", "dry:0.8", *small)

@@ -32,6 +32,12 @@ def findings(part, count):
     return result.shown
 
 
+def is_found(part, count):
+    """Return whether one of the first cases has a finding. The cases after it are not run."""
+    unbounded = part._replace(seconds=1e9, megabytes=1e9)
+    return any(running.fuzz("smoke", unbounded, 0, [number]).shown for number in range(count))
+
+
 @pytest.mark.parametrize(("name", "count"), [("numpy", 200), ("numba", 200), ("torch", 100), ("c", 200), ("triton", 5)])
 def test_op(name, count):
     assert not findings(op_cases.part(name), count)
@@ -74,7 +80,7 @@ def test_requests_to_llama(monkeypatch):
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_wrong_backend_is_found(name):
-    assert findings(op_cases.part("numpy", WRONG[name]), 1000)
+    assert is_found(op_cases.part("numpy", WRONG[name]), 1000)
 
 
 def clamps(server, given):
@@ -120,7 +126,7 @@ def echoes(server, given):
 )
 def test_a_wrong_validator_is_found(wrong, monkeypatch):
     monkeypatch.setattr(fields, "MOST", 3)
-    assert findings(plugins.part("none", validator(wrong)), 1500)
+    assert is_found(plugins.part("none", validator(wrong)), 1500)
 
 
 def test_the_right_validator_passes_the_same_cases(monkeypatch):
@@ -153,7 +159,7 @@ def test_a_wrong_history_is_found(monkeypatch):
         apply(self, step, logits, batch)
 
     monkeypatch.setattr(History, "apply", late)
-    assert findings(histories.part("sglang"), 20)
+    assert is_found(histories.part("sglang"), 20)
 
 
 def test_bounds_are_judged():

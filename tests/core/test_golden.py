@@ -54,7 +54,7 @@ def test_copy_share(index):
 def test_backend(backend, vectors):
     step = 1
     if backend.name == "triton":  # the interpreter, and compiling, take their time
-        step = quick_or_deep(12, 6) if vectors is VECTORS else quick_or_deep(12, 1)
+        step = quick_or_deep(25, 6) if vectors is VECTORS else quick_or_deep(25, 1)
     for vector in vectors[::step]:
         config = LZPenaltyConfig(strength=1.0, **settings_of(vector))
         start = 0 if config.include_prompt else vector["prompt_length"]

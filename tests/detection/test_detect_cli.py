@@ -13,7 +13,7 @@ import pytest
 
 from lz_penalty import LZPenaltyError
 from lz_penalty import _files as files
-from tests.support import commands
+from tests.support import commands, quick_or_deep
 from tests.support.documents import BROKEN, FINE, LOOP, fill, lines, rows_of, write_broken
 from tests.support.judge_server import serve, verdict
 
@@ -276,7 +276,7 @@ def test_more_processes_give_the_same(folder):
     (folder / "many.jsonl").write_bytes(b"".join(lines(FINE, LOOP * (n % 7), "x" * 20_000) for n in range(200)))
     (folder / "some.jsonl").write_bytes(lines(LOOP) + b"{\n" + lines(LOOP))
     results = []
-    for workers in (1, 3):
+    for workers in (1, quick_or_deep(2, 3)):
         out = folder / f"out{workers}.jsonl"
         done = run(folder / "many.jsonl", folder / "some.jsonl", "-w", workers, "-o", out, "--every", "--json")
         assert done.returncode == 3

@@ -28,10 +28,11 @@ GATES = (
     {"gate_low": 0.1, "gate_high": 0.9, "gate_window": 40, "window_size": 9},
     {"gate_low": None, "gate_high": None},
 )
+QUICK = [44] if DEVICE == "cpu" else range(10)  # with seed 44, each kind of event happens within 8 steps
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-@pytest.mark.parametrize("seed", range(quick_or_deep(1 if DEVICE == "cpu" else 10, 30)))
+@pytest.mark.parametrize("seed", quick_or_deep(QUICK, range(30)))
 def test_steps_equal_the_reference_whatever_happens_between_them(seed, ahead):
     """Rows grow by one or more tokens, are cut, get another history, another slot or other settings, or stay the same."""
     rng = random.Random(seed)
@@ -50,7 +51,7 @@ def test_steps_equal_the_reference_whatever_happens_between_them(seed, ahead):
     given = [torch.zeros((rows, VOCAB), device=DEVICE), torch.zeros((rows, CAPACITY), dtype=torch.int32, device=DEVICE)]
     given += [torch.tensor(lengths, dtype=torch.int32, device=DEVICE)]
     penalise = prepare_lz_penalty(*given, config=packed, backend="triton", ahead=ahead)
-    for _ in range(quick_or_deep(15 if DEVICE == "cpu" else 60, 60)):
+    for _ in range(quick_or_deep(8 if DEVICE == "cpu" else 60, 60)):
         for row in range(rows):
             event = rng.random()
             if event < 0.7:

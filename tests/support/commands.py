@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import resource
 import runpy
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.support import DEEP
 
@@ -70,8 +71,22 @@ def run(
         return subprocess.CompletedProcess([module, *arguments], process.exitcode, out.result(), errors.result())
 
 
+class Started(NamedTuple):
+    """A process that was started.
+
+    Attributes:
+        pid: its id.
+        runs: returns whether it runs.
+        wait: takes seconds, waits so long for the process to end, and returns the exit code.
+    """
+
+    pid: int
+    runs: Callable[[], bool]
+    wait: Callable[[float], int | None]
+
+
 @contextmanager
-def started(*arguments: object, module: str, log: Path, env: Mapping[str, str]) -> Iterator[Callable[[], bool]]:
+def started(*arguments: object, module: str = "lz_penalty", log: Path, env: Mapping[str, str]) -> Iterator[Started]:
     """Start `python -m module arguments`, and end it with the context.
 
     Args:
@@ -79,24 +94,27 @@ def started(*arguments: object, module: str, log: Path, env: Mapping[str, str]) 
         module: what is run.
         log: the file for its output.
         env: environment variables to change.
-
-    Yields:
-        A function that returns whether the process runs.
     """
     environment, given = {**os.environ, **env}, tuple(map(str, arguments))
     if DEEP:
         with log.open("wb") as out:
-            process = subprocess.Popen([sys.executable, "-m", module, *given], stdout=out, stderr=out, env=environment)
-        runs, join = (lambda: process.poll() is None), process.wait
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *given],
+                stdout=out,
+                stderr=out,
+                env=environment,
+                preexec_fn=_hear_interrupts,
+            )
+        runs, wait = (lambda: process.poll() is None), process.wait
     else:
         process = _forks.Process(target=_command, args=(module, given, log, environment, os.getcwd(), False))
         process.start()
-        runs, join = process.is_alive, process.join
+        runs, wait = process.is_alive, lambda seconds: process.join(seconds) or process.exitcode
     try:
-        yield runs
+        yield Started(process.pid, runs, wait)
     finally:
         process.terminate()
-        join(timeout=30)
+        wait(30)
 
 
 def _run_python(module, arguments, given, env, cwd, full, timeout) -> subprocess.CompletedProcess[str]:
@@ -115,6 +133,10 @@ def _run_python(module, arguments, given, env, cwd, full, timeout) -> subprocess
 
 def _fill_disk() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+
+def _hear_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs ignore it, and so do their children
 
 
 def _write(pipe: Connection, text: bytes) -> None:
@@ -153,6 +175,7 @@ def _command(
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if full:
         _fill_disk()
     sys.argv = [module, *arguments]

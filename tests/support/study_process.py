@@ -1,7 +1,6 @@
 """Sweeps for `lz-penalty eval`, and servers for them."""
 
 import json
-import sys
 from pathlib import Path
 
 from tests.support.judge_server import answer
@@ -30,11 +29,6 @@ def questions(folder: Path, count: int = 3) -> dict:
     path = folder / "questions.jsonl"
     path.write_text("".join(json.dumps({"question": f"Number {i}?", "answer": str(i)}) + "\n" for i in range(count)))
     return {"name": "numbers", "source": f"file:{path}"}
-
-
-def command(*arguments: object) -> list[str]:
-    """The command line of a new process."""
-    return [sys.executable, "-m", "lz_penalty", *map(str, arguments)]
 
 
 def knows_lz(body: dict, number: int) -> tuple:

@@ -19,12 +19,12 @@ def running(log: Path, *options: str, **environment: str) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = ("serve", "--device", "cpu", "--dtype", "float32", "--host", "127.0.0.1", "--port", port, *options)
-    with commands.started(*command, module=MODULE, log=log, env=OFFLINE | environment) as runs:
+    with commands.started(*command, module=MODULE, log=log, env=OFFLINE | environment) as server:
         for _ in range(600):
-            if not runs() or _listens(port):
+            if not server.runs() or _listens(port):
                 break
             time.sleep(0.1)
-        assert runs(), log.read_text()
+        assert server.runs(), log.read_text()
         yield f"http://127.0.0.1:{port}"
 
 

@@ -1,8 +1,8 @@
 """The study against OpenAI-compatible servers: what goes over the wire, and what happens when something is wrong."""
 
 import json
+import os
 import signal
-import subprocess
 import time
 
 import pytest
@@ -10,9 +10,9 @@ from inspect_ai.log import read_eval_log
 
 from lz_penalty.evaluation.study.results import read_logs
 from tests.support import quick_or_deep
-from tests.support.commands import run
+from tests.support.commands import run, started
 from tests.support.judge_server import answer, serve, verdict
-from tests.support.study_process import MODEL, asked, command, knows_lz, questions, write_sweep
+from tests.support.study_process import MODEL, asked, knows_lz, questions, write_sweep
 
 GRID = {"penalties": ["none"], "temperatures": [0.0], "runs": 1, "max_tokens": 77, "top_p": 0.9, "top_k": 40, "seed": 5}
 ALONE = {"lz_end_thinking_copies": "none", "lz_stop_copies": "none", "lz_shadow": 0}
@@ -96,22 +96,17 @@ def test_an_interrupted_sweep_goes_on(tmp_path, how):
             grid=GRID | {"penalties": ["none", "frequency:0.1", "frequency:0.2"]},
         )
         out = tmp_path / "out"
-        process = subprocess.Popen(
-            command("eval", sweep, "--out", out),
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=lambda: signal.signal(
-                signal.SIGINT, signal.SIG_DFL
-            ),  # background jobs ignore it, and hand that on
-        )
-        deadline = time.monotonic() + 200
-        while len(asked(server)) < 8 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        process.send_signal(how)
-        _, said = process.communicate(timeout=100)
+        log = tmp_path / "log"
+        with started("eval", sweep, "--out", out, log=log, env={}) as process:
+            deadline = time.monotonic() + 200
+            while len(asked(server)) < 8 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            os.kill(process.pid, how)
+            code = process.wait(100)
         if how == signal.SIGINT:
-            assert process.returncode == 130, said
-            assert "--resume" in said
+            assert code == 130, log.read_text()
+            assert "--resume" in log.read_text()
+        server.delay = 0
         before, kept = len(asked(server)), recorded(out)
         assert before < 18
         assert kept >= 1
