@@ -84,8 +84,8 @@ def test_the_op_runs_on_a_full_disk(source, tmp_path):
 
 def test_the_cache_is_used_where_it_can_be_and_a_broken_one_is_not(source, tmp_path):
     given = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    code = quick_or_deep(PENALTY, OP)
-    hits = "import lz_penalty.kernels.numba_cpu as it\nassert sum(it._apply.stats.cache_hits.values()) == {}"
+    code = quick_or_deep(DETECTOR, OP)
+    hits = "from lz_penalty.detection import _runs\nassert sum(_runs._find_runs.stats.cache_hits.values()) == {}"
     for expected in (0, 1):
         done = run(source, "-c", code + hits.format(expected), **given)
         assert (done.returncode, done.stderr) == (0, "")

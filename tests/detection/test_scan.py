@@ -141,7 +141,7 @@ def of_fixed_width(name):
     if name == "equal values in a list":
         values = pyarrow.array([b"x" * 1_000_000], pyarrow.binary(1_000_000))
         return one_list(
-            pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 1_000, pyarrow.int32()), values)
+            pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * quick_or_deep(400, 1_000), pyarrow.int32()), values)
         ), "binary"
     if name == "nulls":
         return pyarrow.nulls(64, pyarrow.binary(5_000_000)), "fixed_size_binary"

@@ -88,7 +88,8 @@ def test_requests_that_were_evicted_go_on_where_they_were(model, prompts, monkey
 
 @pytest.mark.parametrize("batches", [True, False], ids=["continuous batching", "generate"])
 def test_a_server_can_count_loops_without_a_policy(model, tokenizer, monkeypatch, batches):
-    prompts = [tokenizer("<think>\n" + text).input_ids[:4] for text in bundled_model.prompts()[: quick_or_deep(2, 4)]]
+    texts = bundled_model.prompts()[quick_or_deep(slice(1, 2), slice(4))]
+    prompts = [tokenizer("<think>\n" + text).input_ids[:4] for text in texts]
     for module in (continuous, enabling):
         monkeypatch.setattr(module, "server_settings", lambda: ServerSettings(count_loops=True))
     before = counters.totals()
@@ -138,7 +139,8 @@ def test_settings_per_request(model, prompts):
 
 
 def test_a_loop_longer_than_the_window_is_seen(model, prompts):
-    prompt = generate(model, [prompts[1]], None, max_new_tokens=200)[0].tolist()  # by then it writes one in earnest
+    before = quick_or_deep(120, 200)  # by then it writes one in earnest
+    prompt = generate(model, [prompts[1]], None, max_new_tokens=before)[0].tolist()
     config = LZPenaltyConfig.failsafe(strength=1.0, window_size=4, buffer_size=2, exempt_token_ids=(0, 1))
     assert plain_loop(model, prompt, config)[0] != plain_loop(model, prompt, None)[0]
     outputs = model.generate_batch([prompt], greedy(**config.to_request()), batching())

@@ -154,7 +154,9 @@ def test_beams_and_drafts(model, tokenizer, sections, texts, how):
     for prompt in quick_or_deep(texts[2:3], (texts[0], texts[2])):
         one = LZPolicyLogitsProcessor(POLICY, tokenizer=tokenizer, sections=sections)
         fresh = Fresh(POLICY, tokenizer=tokenizer, sections=sections)
-        got, want = (generate(model, [prompt], each, max_new_tokens=50, **how) for each in (one, fresh))
+        got, want = (
+            generate(model, [prompt], each, max_new_tokens=quick_or_deep(30, 50), **how) for each in (one, fresh)
+        )
         assert torch.equal(got, want)
 
 

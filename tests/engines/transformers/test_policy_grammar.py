@@ -28,7 +28,7 @@ SCHEMA = {
     "required": ["city", "days", "again"],
     "additionalProperties": False,
 }
-NEW = quick_or_deep(200, 300)
+NEW = quick_or_deep(120, 300)
 ANSWER = '{"city":"Rome","days":[1,2],"again":true}'
 FAVOUR = 4.0  # logits
 

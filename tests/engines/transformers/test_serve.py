@@ -99,7 +99,7 @@ def test_the_client_of_the_examples(server):
     name = str(bundled_model.path())
     got = http_client.main(f"{server}/v1", name, "transformers", TEXT)
     assert got == complete(server, max_tokens=200, **http_client.SETTINGS)
-    assert got != complete(server, max_tokens=200)
+    assert not got.startswith(complete(server, max_tokens=60))
 
 
 def test_every_setting_arrives(server, expect):
