@@ -10,11 +10,12 @@ import typer
 from lz_penalty._files import read_text
 from lz_penalty.errors import LZPenaltyError
 
-__all__ = ["DEVICE", "DTYPE", "FILE", "MODEL", "text_of"]
+__all__ = ["DEVICE", "DTYPE", "FILE", "MODEL", "MODELS", "text_of"]
 
 MAX_RECORD = 8 * 2**20  # bytes, the default of `detect`
 
-MODEL: Any = typer.Option("bundled", "--model", "-m", help="`bundled`, a Hugging Face id, or a folder.")
+MODELS = "`bundled`, `smollm2`, a GGUF file, a Hugging Face id, or a folder."
+MODEL: Any = typer.Option("bundled", "--model", "-m", help=MODELS)
 DEVICE: Any = typer.Option("auto", help="auto, cpu, cuda, cuda:1 or mps.")
 DTYPE: Any = typer.Option("auto", help="auto (float32 on a CPU, else the model's own), float32, bfloat16 or float16.")
 FILE: Any = typer.Option(None, "--file", "-f", help="Read the text from this file.")

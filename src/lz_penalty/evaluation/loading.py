@@ -6,15 +6,14 @@ The module imports without torch, because sweeps on servers need only its checks
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from functools import partial
 from typing import Any, NamedTuple
 
 from lz_penalty._checks import choice
 from lz_penalty.errors import LZPenaltyError, bad_value
+from lz_penalty.explain._sources import BUNDLED, SMOLLM2, gguf_problem, set_ends, smollm2_file, source
 
-__all__ = ["BUNDLED", "Loaded", "check_dtype", "device_name", "load", "usable_device"]
-
-BUNDLED = "bundled"
+__all__ = ["BUNDLED", "SMOLLM2", "Loaded", "check_dtype", "device_name", "load", "smollm2_problem", "usable_device"]
 
 check_dtype = choice("auto", "float32", "float64", "bfloat16", "float16")
 
@@ -50,32 +49,48 @@ def usable_device(value: str, name: str = "--device") -> str:
     return device
 
 
+def smollm2_problem() -> str | None:
+    """Return why the model `smollm2` cannot be loaded here; `None` if it can."""
+    return gguf_problem() if smollm2_file() else "it is not installed"
+
+
 def load(name: str, device: str = "auto", dtype: str = "auto") -> Loaded:
-    """Load `bundled`, a Hugging Face id or a folder; one clear error if that fails."""
+    """Load `bundled`, `smollm2`, a GGUF file, a Hugging Face id or a folder; one clear error if that fails."""
     device = usable_device(device)
     check_dtype("--dtype", dtype)
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
 
-    from lz_penalty import bundled_model
-
-    logging.disable_progress_bar()
-    path: str | Path = bundled_model.path() if name == BUNDLED else name
+    _disable_progress_bars()
+    path, options = source(name)
     if dtype == "auto" and device == "cpu":
         dtype = "float32"  # the fastest type on a CPU
+    # RuntimeError: too little memory on the device. A damaged GGUF file raises errors of any kind.
+    failures = (Exception,) if options else (OSError, ValueError, RuntimeError)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
-        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+        tokenizer = AutoTokenizer.from_pretrained(path, **options)
+        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **options)
         model = model.to(device).eval()
-    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: too little memory on the device
+    except failures as error:
         reason = str(error).strip().split("\n")[0]
-        raise LZPenaltyError(f"model {name!r} cannot be loaded: {reason}") from None
+        raise LZPenaltyError(f"model {name!r} cannot be loaded: {reason or type(error).__name__}") from None
     if len(tokenizer) > model.get_output_embeddings().weight.shape[0]:
         raise LZPenaltyError(
             f"model {name!r}: its tokenizer has {len(tokenizer)} tokens, more than the model's "
             f"{model.get_output_embeddings().weight.shape[0]} logits: they do not belong together."
         )
+    if options:
+        model.generation_config.eos_token_id = set_ends(tokenizer, model.config) or None
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "left"
     return Loaded(model, tokenizer)
+
+
+def _disable_progress_bars() -> None:
+    """Turn off the progress bars of transformers, also the one of its reader for GGUF files."""
+    from tqdm.auto import tqdm
+    from transformers import modeling_gguf_pytorch_utils as gguf_reader
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    gguf_reader.tqdm = partial(tqdm, disable=True)  # transformers' own switch does not reach it

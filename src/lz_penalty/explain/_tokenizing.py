@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from lz_penalty import bundled_model
 from lz_penalty.engines._special_tokens import special_token_ids
 from lz_penalty.errors import LZPenaltyError
+from lz_penalty.explain._sources import BUNDLED, set_ends, source
 
 __all__ = ["BUNDLED", "Tokenizer", "decoder", "load_tokenizer", "prompt_of"]
-
-BUNDLED = "bundled"
 
 
 class Tokenizer(NamedTuple):
@@ -29,19 +26,24 @@ class Tokenizer(NamedTuple):
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """Load the tokenizer of `bundled`, of a Hugging Face id or of a folder."""
+    """Load the tokenizer of `bundled`, `smollm2`, a GGUF file, a Hugging Face id or a folder."""
     from transformers import AutoConfig, AutoTokenizer
 
-    path: str | Path = bundled_model.path() if name == BUNDLED else name
+    path, options = source(name)
+    failures = (Exception,) if options else (OSError, ValueError)  # a damaged GGUF file raises errors of any kind
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
+        tokenizer: Any = AutoTokenizer.from_pretrained(path, **options)
+    except failures as error:
         reason = str(error).strip().split("\n")[0]
-        raise LZPenaltyError(f"tokenizer {name!r} cannot be loaded: {reason}") from None
+        raise LZPenaltyError(f"tokenizer {name!r} cannot be loaded: {reason or type(error).__name__}") from None
     try:
-        width = AutoConfig.from_pretrained(path).get_text_config().vocab_size
+        config = AutoConfig.from_pretrained(path, **options).get_text_config()
+        width = config.vocab_size
     except (OSError, ValueError, AttributeError):  # a tokenizer without a model
         width = len(tokenizer)
+    else:
+        if options:
+            set_ends(tokenizer, config)
     return Tokenizer(
         name,
         encode=lambda text: tokenizer(text, add_special_tokens=False, verbose=False).input_ids,

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import gguf
-import llama_cpp
 import numpy as np
 from safetensors.torch import load_file
 
@@ -57,6 +56,8 @@ def make_gguf(out: Path, vocab_size: int | None = None) -> Path:
 
 def quantised(source: Path, kind: str) -> Path:
     """The file quantised by llama.cpp itself, beside it; returns the path. Kinds as llama.cpp names them: Q8_0, Q4_K_M."""
+    import llama_cpp
+
     out = source.with_suffix(f".{kind}.gguf")
     settings = llama_cpp.llama_model_quantize_default_params()
     settings.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind}")

@@ -43,7 +43,7 @@ class _Request(NamedTuple):
 
 
 class LocalModelAPI(ModelAPI):
-    """A transformers model (`bundled`, a Hugging Face id or a folder) with any penalty of `evaluation.penalties`.
+    """A transformers model (any that `evaluation.loading.load` takes) with any penalty of `evaluation.penalties`.
 
     With `chat`, the prompt is put into the tokenizer's chat template.
     """

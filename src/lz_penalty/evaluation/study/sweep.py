@@ -32,8 +32,8 @@ class ModelEntry:
         name: its name in the report.
         kind: `transformers` (in this process), `vllm` or `sglang` (OpenAI-compatible servers), or `inspect` (any other
             provider of inspect-ai).
-        model: `bundled`, a Hugging Face id or folder; its name on the server; for `inspect` its name there, such as
-            `openai/gpt-4o`.
+        model: `bundled`, `smollm2`, a GGUF file, a Hugging Face id or folder; its name on the server; for `inspect` its
+            name there, such as `openai/gpt-4o`.
         endpoints: servers, such as `http://localhost:8000/v1`; cells are spread over those that answer.
         key_variable: the environment variable that contains the servers' key; local servers often need none.
         connections: simultaneous requests per endpoint.
