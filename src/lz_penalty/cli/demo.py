@@ -25,9 +25,9 @@ WIDTH = 110  # of the picture, in characters
 PROMPTS = (
     "Give me a recipe for tomato soup.",
     "Write a thank-you note to a colleague who is leaving.",
-    "Which books should I read to learn about the history of Rome?",
-    "Write a song for my cat.",
     "Write a speech for my brother's wedding.",
+    "Write a short poem about the sea in winter.",
+    "Write a song for my cat.",
 )
 
 
