@@ -52,24 +52,52 @@ def test_generate_streams_text(tmp_path):
 def test_compare_goes_on_from_its_file(tmp_path):
     out = tmp_path / "results.json"
     tokens, count = quick_or_deep((20, 1), (40, 2))
-    small = ("--prompts", count, "--tokens", tokens, "--passages", 1, "--problems", count, "--out", out, "--json")
+    few = ("--texts", "1", "--tasks", "1", "--problems", count)
+    small = ("--prompts", count, "--tokens", tokens, *few, "--out", out, "--json")
     first = run("compare", "none", "guarded", *small)
     assert first.returncode == 0, first.stderr
     rows = {row["penalty"]: row for row in json.loads(first.stdout)}
-    assert rows["none"]["human_text_cost"] == 0
+    assert all(one["cost"]["mean"] == one["lost"] == 0 for one in rows["none"]["harm"]["texts"])
     assert rows["guarded"]["loops"] <= rows["none"]["loops"]
+    assert (rows["none"]["capped"], rows["none"]["tokens"]) == (None, tokens)  # the bundled model may not end
     saved = json.loads(out.read_text())
     assert saved["machine"]["torch"]
     assert saved["plan"]["new_tokens"] == tokens
-    saved["results"][0]["tokens_per_second"] = 12345.0
+    saved["results"][0]["tokens"] = 12345.0
     out.write_text(json.dumps(saved))
     more = run("compare", "none", "guarded", "dry:0.8", *small)
     rows = {row["penalty"]: row for row in json.loads(more.stdout)}
-    assert rows["none"]["tokens_per_second"] == 12345.0  # not measured again
+    assert rows["none"]["tokens"] == 12345.0  # not measured again
     assert "dry:0.8" in rows
-    other = run("compare", "none", *small, "--tokens", "32")
-    assert other.returncode == 2
-    assert "other settings" in other.stderr
+    for other in (("--tokens", "32"), ("--may-end",), ("--chat", "--no-may-end"), ("--part", "choose")):
+        refused = run("compare", "none", *small, *other)
+        assert refused.returncode == 2
+        assert "other settings" in refused.stderr
+
+
+def test_compare_on_prompts_of_ones_own(tmp_path):
+    (problem,) = problems.generate(seed=4, n=1, split="heldout")
+    file, out = tmp_path / "mine.jsonl", tmp_path / "results.json"
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text(json.dumps({"text": "one two three four", "kind": "numbers"}))
+    options = ["--texts", texts, "--tasks", "0", "--problems", "0", "--tokens", "150", "--chat", "--out", out]
+    file.write_text(json.dumps({"prompt": problem.question, "id": "sum"}) + "\n" + json.dumps({"prompt": "Why?"}))
+    shown = run("compare", "none", "--prompts", file, *options)
+    assert shown.returncode == 0, shown.stderr
+    assert "tokens/s" not in shown.stdout
+    assert "numbers" in shown.stdout
+    saved = json.loads(out.read_text())
+    assert (saved["plan"]["chat"], saved["plan"]["may_end"], saved["plan"]["prompts"]) == (True, True, 2)
+    assert saved["results"][0]["capped"] <= 0.5
+    assert saved["results"][0]["tokens"] < 150
+    file.write_text(json.dumps({"prompt": "Why not?"}))
+    other = run("compare", "none", "--prompts", file, *options)
+    assert (other.returncode, "other settings" in other.stderr) == (2, True)
+    file.write_text(json.dumps({"prompt": "why " * 2_000, "id": "long"}))
+    long = run("compare", "none", "--prompts", file, *options[:-2])
+    assert long.returncode == 2
+    assert "prompt 'long' has" in long.stderr
+    assert "more than the 2,048 that the model reads" in long.stderr
 
 
 BAD = {
@@ -83,6 +111,14 @@ BAD = {
     "no number": (("compare", "dry:much"), "must be a number"),
     "baseline out of range": (("compare", "repetition:-1"), "repetition"),
     "none with settings": (("compare", "none:1"), "takes no settings"),
+    "no prompts": (("compare", "--prompts", "no-such-file.jsonl"), "--prompts no-such-file.jsonl: cannot be read"),
+    "prompts without end": (("compare", "--prompts", "/dev/zero"), "/dev/zero: longer than 67,108,864 bytes"),
+    "too many prompts": (
+        ("compare", "--prompts", "257"),
+        "--prompts = '257': must be a number from 1 to 256, or a file",
+    ),
+    "texts without end": (("cost", "--texts", "/dev/zero"), "/dev/zero: longer than 67,108,864 bytes"),
+    "no such part": (("cost", "--part", "half"), "part = 'half': must be one of 'all', 'choose', 'publish'"),
     "no such device": (("generate", "Hello", "--device", "tpu"), "--device = 'tpu': must be auto, cpu, cuda"),
     "a device by half": (("cost", "--device", "cuda:"), "--device = 'cuda:': must be auto, cpu, cuda"),
     "no CUDA": (("generate", "Hello", "--device", "cuda"), "--device cuda: torch"),

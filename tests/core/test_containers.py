@@ -128,7 +128,7 @@ COMMANDS = {
     "detect": ("detect", "{folder}/loop.txt", "--out", "{folder}/out"),
     "demo": ("demo", "--model", "bundled", "--tokens", "1", "--svg", "{folder}/out"),
     "explain": ("explain", "a b a b", "--html", "{folder}/out"),
-    "cost": ("cost", "none", "--passages", "1", "--tasks", "1", "--out", "{folder}/out"),
+    "cost": ("cost", "none", "--texts", "1", "--tasks", "1", "--out", "{folder}/out"),
     "duality": ("duality", "--passages", "1", "--characters", "50", "--penalty", "paper", "--out", "{folder}/out"),
     "report": ("report", "research/studies/small", "--from-tables", "--out", "{folder}/out"),
 }
@@ -175,7 +175,7 @@ IN_A_BOX = {
     "detect": ("-m", "lz_penalty", "detect", f"{PACKAGE}/ops.py"),
     "generate": ("-m", "lz_penalty", "generate", "Hello", "-n", "2"),
     "explain": ("-m", "lz_penalty", "explain", "the cat the cat"),
-    "cost": ("-m", "lz_penalty", "cost", "paper", "--passages", "1", "--tasks", "1"),
+    "cost": ("-m", "lz_penalty", "cost", "paper", "--texts", "1", "--tasks", "1"),
 }
 # The last test runs `detect`. `explain` imports torch and transformers as `generate` does, and needs half the time.
 EACH_ONCE = [("help", NO_HOME), ("doctor", NO_SUCH_HOME), ("explain", NO_HOME)]

@@ -115,8 +115,8 @@ def test_shell(block, tmp_path, monkeypatch):
     "line",
     [
         "lz-penalty detekt outputs.jsonl",
-        "lz-penalty cost --passagen 3",
-        "lz-penalty cost --passages many",
+        "lz-penalty cost --taks 3",
+        "lz-penalty cost --tasks many",
         "make tset",
         "pip install 'lz-penalty[vlm]'",
         "python benchmarks/gone.py",

@@ -8,10 +8,11 @@ import torch
 
 from lz_penalty import LZPenaltyError, bundled_model
 from lz_penalty.evaluation.bits import copy_cost, estimate, human_text_cost, teacher_forced
-from lz_penalty.evaluation.compare import Harm
 from lz_penalty.evaluation.copying import CopyTask, copy_tasks
+from lz_penalty.evaluation.harm import measure_harm, text_cost
 from lz_penalty.evaluation.loading import Loaded
 from lz_penalty.evaluation.penalties import penalty
+from lz_penalty.evaluation.texts import Text
 from tests.support.commands import run
 
 NAMES = [
@@ -77,7 +78,45 @@ def test_human_text_cost_is_the_mean_over_passages(loaded):
 def test_a_token_that_is_ruled_out_costs_infinitely_much(loaded):
     found = human_text_cost(loaded, ["to be or not to be or not to be or not"], penalty("no-repeat-ngram:2"))
     assert found.mean == found.low == found.high == math.inf
-    assert Harm("no-repeat-ngram:2", found, []).to_dict()["human_text"]["mean"] is None
+    harm = measure_harm(loaded, penalty("no-repeat-ngram:2"), [made("to be or not to be or not to be or not")])
+    assert harm.to_dict()["texts"][0]["cost"]["mean"] is None
+
+
+def made(text, kind="prose"):
+    return Text("one", kind, "a test", "", "", text)
+
+
+def test_each_kind_of_text_has_its_own_cost_and_share_of_lost_tokens(loaded):
+    ring = "Ring a ring o' roses. Ring a ring o' roses. Ring a ring o' roses. Ring a ring o' roses."
+    texts = [made(bundled_model.passages()[1][:300]), made(ring, "song"), made(bundled_model.passages()[2][:300])]
+    ticks = []
+    prose, song = text_cost(loaded, texts, penalty("guarded:0.5"), tick=ticks.append)
+    assert ([prose.kind, song.kind], [prose.texts, song.texts], ticks) == (["prose", "song"], [2, 1], [1, 1, 1])
+    assert prose.cost.mean == human_text_cost(loaded, [texts[0].text, texts[2].text], penalty("guarded:0.5")).mean
+    forced = teacher_forced(loaded, loaded.tokenizer(ring).input_ids, penalty("guarded:0.5"))
+    right = forced.plain_stays.tolist()
+    lost = [a and not b for a, b in zip(right, forced.penalised_stays.tolist(), strict=True)]
+    assert (song.tokens, song.right, song.lost) == (len(right), sum(right) / len(right), sum(lost) / sum(right))
+    assert song.lost > prose.lost
+    assert [one.lost for one in text_cost(loaded, texts, penalty("none"))] == [0, 0]
+    with pytest.raises(LZPenaltyError, match="a test, one: has 1 tokens; must have at least 2"):
+        text_cost(loaded, [made("a")], penalty("none"))
+
+
+def test_copies_are_read_as_the_answer_in_the_chat_template(loaded, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "lz_penalty.evaluation.bits.teacher_forced",
+        lambda loaded, ids, penalty, prompt_length: seen.append((ids, prompt_length)) or teacher_forced(*args(ids)),
+    )
+
+    def args(ids):
+        return loaded, ids, penalty("none")
+
+    copy_cost(loaded, [CopyTask("own", "Say cat.", " cat cat")], penalty("none"), chat=True)
+    ((ids, prompt_length),) = seen
+    assert loaded.tokenizer.decode(ids[:prompt_length]) == "Question: Say cat.\n"
+    assert loaded.tokenizer.decode(ids[prompt_length:]) == " cat cat"
 
 
 def test_intervals_cover_the_mean_about_as_often_as_they_say():
@@ -117,12 +156,24 @@ def test_where_greedy_leaves_the_copy(loaded):
 
 def test_the_command(tmp_path):
     out = tmp_path / "cost.json"
-    options = ["--passages", "1", "--tasks", "1", "--json", "--out", out]
+    options = ["--texts", "1", "--part", "publish", "--tasks", "1", "--json", "--out", out]
     done = run("cost", "none", "guarded", *options)
     assert done.returncode == 0, done.stderr
     none, guarded = json.loads(done.stdout)
-    assert none["human_text"] == {"mean": 0, "low": 0, "high": 0}
+    assert [one["kind"] for one in none["texts"]] == ["prose", "code", "json", "markdown"]
+    assert all(one["cost"] == {"mean": 0, "low": 0, "high": 0} and one["lost"] == 0 for one in none["texts"])
     assert none["copies"][-1]["leaves"] == 0 < guarded["copies"][-1]["leaves"]
     saved = json.loads(out.read_text())
     assert saved["results"] == json.loads(done.stdout)
-    assert saved["plan"]["tasks"] == 1
+    assert (saved["plan"]["tasks"], saved["plan"]["texts"]) == (1, 4)
+    assert saved["plan"]["texts_from"] == "bundled, publish"
+
+
+def test_the_command_on_texts_of_ones_own(tmp_path):
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"text": "one two one two one two"}\n{"text": "def f(): return f()", "kind": "co\\u001bde"}\n')
+    shown = run("cost", "guarded", "--texts", file, "--tasks", "0")
+    assert shown.returncode == 0, shown.stderr
+    assert "own" in shown.stdout
+    assert "\x1b" not in shown.stdout
+    assert "copies" not in shown.stdout

@@ -63,19 +63,28 @@ def likeliest(model, ids, end):
 
 
 def test_a_run_is_what_the_model_writes_and_generate_prints(folder, model, tokenizer, tmp_path):
-    one = recorded(folder, tmp_path / "page.html", "--tokens", MOST)
+    one = recorded(folder, tmp_path / "page.html", "--tokens", MOST, "--no-chat")
     end = tokenizer.eos_token_id
     assert one["prompt"] == [end, *tokenizer(TEXT).input_ids]
     (run,) = one["runs"]
     assert run["tokens"] == likeliest(model, one["prompt"], end)
     assert run["tokens"][-1] == end
-    printed = command("generate", TEXT, "--model", folder, "--penalty", "none", "--tokens", MOST)
+    options = ["--model", folder, "--penalty", "none", "--tokens", MOST]
+    printed = command("generate", TEXT, *options, "--no-chat")
     assert printed.strip() == tokenizer.decode(run["tokens"], skip_special_tokens=True).strip()
 
 
 def test_a_part_of_a_text_begins_as_the_whole_does(folder, tokenizer, tmp_path):
     one = recorded(folder, tmp_path / "page.html", "--tokens", 1, "--at", 5)
     assert one["prompt"] == [tokenizer.eos_token_id, *tokenizer(TEXT).input_ids[:5]]
+
+
+def test_a_model_with_a_chat_template_answers_the_text(folder, tokenizer, tmp_path):
+    one = recorded(folder, tmp_path / "page.html", "--tokens", 1)
+    assert tokenizer.decode(one["prompt"]) == f"Question: {TEXT}\n"
+    both = run("explain", TEXT, "--html", tmp_path / "x.html", "--run", "none", "--chat", "--at", 5)
+    assert both.returncode == 2
+    assert "--chat and --at cannot be used together" in both.stderr
 
 
 def test_an_empty_prompt_is_refused(model, tokenizer):

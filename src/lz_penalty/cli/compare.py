@@ -5,27 +5,47 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 from rich.progress import Progress, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from lz_penalty._files import check_output
-from lz_penalty.cli.options import DEVICE, DTYPE, MODEL
+from lz_penalty.cli.harm_table import harm_table
+from lz_penalty.cli.options import CHAT, DEVICE, DTYPE, MODEL, PART, TEXTS
+
+if TYPE_CHECKING:
+    from lz_penalty.evaluation.compare import Result
 
 DEFAULT = "none repetition:1.2 frequency:0.3 dry:0.8 sglang paper guarded failsafe"
+BUNDLED_PROBLEMS = 200
 
 
 def compare(
     penalties: list[str] = typer.Argument(None, help=f"Which penalties; by default {DEFAULT}."),
     model: str = MODEL,
-    prompts: int = typer.Option(128, min=1, max=256, help="How many open-ended prompts."),
-    tokens: int = typer.Option(
-        1024, min=1, max=100_000, help="How many tokens to write after each; the model may not end earlier."
+    prompts: str = typer.Option(
+        "128",
+        metavar="NUMBER|FILE",
+        help="How many of the 256 bundled prompts (beginnings of stories), or a file: JSON lines with `prompt` and optionally "
+        "`id`, or, if its name ends in .txt, one prompt per line.",
     ),
-    passages: int = typer.Option(16, min=1, max=64, help="How many passages of human text to measure the cost on."),
-    problems: int = typer.Option(200, min=0, max=10_000, help="How many reasoning problems; 0 leaves them out."),
+    tokens: int = typer.Option(1024, min=1, max=100_000, help="How many tokens to write after each prompt, at most."),
+    may_end: bool = typer.Option(
+        None, "--may-end/--no-may-end", help="Whether the model may end earlier. By default: with the chat template."
+    ),
+    chat: bool = CHAT,
+    texts: str = TEXTS,
+    part: str = PART,
+    tasks: int = typer.Option(2, min=0, max=1_000, help="How many copying tasks of each kind; 0 leaves them out."),
+    problems: int = typer.Option(
+        None,
+        min=0,
+        max=10_000,
+        help="How many reasoning problems; by default 200 for the bundled model and none for others.",
+    ),
     out: Path = typer.Option(
         None, help="Write results to this file as JSON after each penalty; continue from it if it exists."
     ),
@@ -33,21 +53,33 @@ def compare(
     device: str = DEVICE,
     dtype: str = DTYPE,
 ) -> None:
-    """Compare penalties on greedy text: how often it loops, what human text costs, and how many problems are solved.
+    """Compare penalties on greedy text: how often it loops, how long it is, and what each penalty costs in other text.
 
-    degenerate: a unit occurs 20 times or more in a row (the paper's threshold). loops: 5 times or more, in 60 tokens or more.
-    cost: how many bits per token worse the penalised model predicts human text. The reasoning problems are for the bundled
-    model.
+    degenerate: a unit occurs 20 times or more in a row (the paper's threshold). loops: 5 times or more, in 60 tokens or
+    more. near-loops: less than half of the 4-grams are different. hit the cap: the model did not end by itself. A second
+    table shows harm, as `lz-penalty cost` does. The reasoning problems are made for the bundled model.
     """
     if out is not None:
         check_output(out)
-    from lz_penalty.evaluation import compare as comparison
-    from lz_penalty.evaluation.loading import load
+    from lz_penalty.evaluation.inputs import read_prompts, read_texts
+    from lz_penalty.evaluation.loading import BUNDLED, check_dtype, usable_device
     from lz_penalty.evaluation.penalties import penalty
 
     chosen = [penalty(name) for name in penalties or DEFAULT.split()]
-    plan = comparison.Plan(model, prompts, tokens, passages, problems, dtype=dtype)
+    asked, given = read_prompts(prompts), read_texts(texts, part)
+    usable_device(device)
+    check_dtype("--dtype", dtype)
+    from lz_penalty.evaluation import compare as comparison
+    from lz_penalty.evaluation.loading import load
+    from lz_penalty.evaluation.prompting import use_chat
+
+    if problems is None:
+        problems = BUNDLED_PROBLEMS if model == BUNDLED else 0
     loaded = load(model, device, dtype)
+    chat = use_chat(model, loaded.tokenizer, chat)
+    may_end = chat if may_end is None else may_end
+    settings = {"tasks": tasks, "problems": problems, "chat": chat, "may_end": may_end, "dtype": dtype}
+    plan, material = comparison.plan_for(model, asked, given, new_tokens=tokens, **settings)
     error = Console(stderr=True)
     with Progress(*Progress.get_default_columns()[:-1], TimeRemainingColumn(), console=error) as progress:
         task = progress.add_task("", total=plan.steps * len(chosen))
@@ -55,25 +87,23 @@ def compare(
         def tick(name: str, count: int) -> None:
             progress.update(task, advance=count, description=name)
 
-        results = comparison.compare(loaded, chosen, plan, out=out, tick=tick)
+        results = comparison.compare(loaded, chosen, plan, material, out=out, tick=tick)
     if as_json:
         print(json.dumps([asdict(result) for result in results], indent=2))
-        return
+    else:
+        _show(results)
+
+
+def _show(results: list[Result]) -> None:
+    ends, solves = results[0].capped is not None, results[0].accuracy is not None
+    columns = ["degenerate", "loops", "near-loops", *(["hit the cap"] if ends else []), "different 4-grams"]
+    columns += ["tokens per answer", *(["accuracy"] if solves else [])]
     table = Table(
-        "penalty", "degenerate", "loops", "different 4-grams", "human-text cost, bits", "accuracy", "tokens/s"
+        "penalty", *(Column(name, min_width=max(map(len, name.split()))) for name in columns), title="answers"
     )
     for result in results:
-        table.add_row(
-            result.penalty,
-            f"{result.degenerate:.1%}",
-            f"{result.loops:.1%}",
-            f"{result.distinct_4:.2f}",
-            "infinite" if result.human_text_cost is None else _bits(result.human_text_cost, result.human_text_interval),
-            "" if result.accuracy is None else f"{result.accuracy:.1%}",
-            f"{result.tokens_per_second:,.0f}",
-        )
-    Console().print(table)
-
-
-def _bits(mean: float, interval: tuple[float, float] | None) -> str:
-    return f"{mean:+.3f}" + (f" ({interval[0]:+.3f} to {interval[1]:+.3f})" if interval else "")
+        shares = [result.degenerate, result.loops, result.near_loops, *([result.capped] if ends else [])]
+        cells = [*(f"{share:.1%}" for share in shares), f"{result.distinct_4:.2f}", f"{result.tokens:,.0f}"]
+        table.add_row(result.penalty, *cells, *([f"{result.accuracy:.1%}"] if solves else []))
+    for shown in (table, harm_table([result.harm for result in results])):
+        Console().print(shown)

@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 SHOWN_TOKENS = 600  # at the end of the text
 SHOWN_DISTANCES = 8
 # Options that need another option, and options that exclude each other.
-NEEDED = {"run": "html", "recording": "html", "tokens": "run", "device": "run", "dtype": "run", "sequence": "json"}
+NEEDED = {
+    "run": "html",
+    "recording": "html",
+    **dict.fromkeys(("tokens", "chat", "device", "dtype"), "run"),
+    "sequence": "json",
+}
 EXCLUDED = (("json", "html"), ("top", "html"), ("top", "json"))
 PAST, MATCH, NEXT, BUFFER = "dim", "black on cyan", "black on yellow", "underline"
 
@@ -48,6 +53,11 @@ def explain(
         [], metavar="PENALTY", help="With --html: let the model continue the text with this penalty. May be repeated."
     ),
     tokens: int = typer.Option(160, min=1, max=4_000, help="With --run: how many tokens to generate."),
+    chat: bool = typer.Option(
+        None,
+        "--chat/--no-chat",
+        help="With --run: let the model answer the text in its chat template. By default: if it has one, and without --at.",
+    ),
     recording: list[Path] = typer.Option([], help="With --html: also show this recorded run. May be repeated."),
     device: str = DEVICE,
     dtype: str = DTYPE,
@@ -72,6 +82,8 @@ def explain(
     if config is None:
         allowed = "an LZ penalty with a strength above 0: paper, sglang, guarded, gated or failsafe"
         raise bad_value("--penalty", penalty, allowed)
+    if chat and at is not None:
+        raise LZPenaltyError("--chat and --at cannot be used together: a model continues a text that is cut.")
     if run:
         from lz_penalty.evaluation.loading import check_dtype, usable_device
 
@@ -89,7 +101,7 @@ def explain(
     if run and not ids:
         raise LZPenaltyError("--run: there is no token to continue from: raise --at, or give another text.")
     if html is not None:
-        recorded = [_recorded(model, text, at, chosen, tokens, device, dtype)] if run else []
+        recorded = [_recorded(model, text, at, chosen, tokens, chat, device, dtype)] if run else []
         _write_page(html, text if at is None else None, ids, tokenizer, config, [*recorded, *recordings])
         return
     step = explained(ids, tokenizer.vocab_size, config=config, decode=tokenizer.decode)
@@ -125,16 +137,26 @@ def _check_options(context: typer.Context) -> None:
 
 
 def _recorded(
-    model: str, text: str, at: int | None, chosen: list[Penalty], tokens: int, device: str, dtype: str
+    model: str,
+    text: str,
+    at: int | None,
+    chosen: list[Penalty],
+    tokens: int,
+    chat: bool | None,
+    device: str,
+    dtype: str,
 ) -> dict[str, Any]:
     from lz_penalty.evaluation.loading import load
+    from lz_penalty.evaluation.prompting import prompt_ids, use_chat
     from lz_penalty.evaluation.recording import record
-    from lz_penalty.explain._tokenizing import prompt_of
 
     loaded = load(model, device, dtype)
-    about = f"{model} continues the text by at most {tokens:,} tokens, always the most likely one after the penalty."
+    chat = use_chat(model, loaded.tokenizer, chat) and at is None
+    what = f"{'answers' if chat else 'continues'} the text with at most {tokens:,} tokens"
+    about = f"{model} {what}, always the most likely one after the penalty."
     names: dict[str, Any] = {"name": f"written by {model}", "about": about, "model_name": model}
-    return record(loaded, prompt_of(loaded.tokenizer, text, at), chosen, new_tokens=tokens, may_end=True, **names)
+    ids = prompt_ids(loaded.tokenizer, text, chat, at)
+    return record(loaded, ids, chosen, new_tokens=tokens, may_end=True, **names)
 
 
 def _write_page(

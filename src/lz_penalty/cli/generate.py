@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from lz_penalty._checks import real
-from lz_penalty.cli.options import DEVICE, FILE, MODEL, text_of
+from lz_penalty.cli.options import CHAT, DEVICE, FILE, MODEL, text_of
 
 
 def generate(
@@ -20,9 +20,9 @@ def generate(
     temperature: float = typer.Option(0.0, min=0.0, max=100.0, help="0 chooses the most probable token in every step."),
     seed: int = typer.Option(0, min=0, max=2**63 - 1, help="For temperatures above 0."),
     device: str = DEVICE,
-    chat: bool = typer.Option(False, help="Put the prompt into the model's chat template."),
+    chat: bool = CHAT,
 ) -> None:
-    """Write text with a penalty, and stream it.
+    """Write text with a penalty, and stream it. A chat model answers the prompt; any other model continues it.
 
     Penalties: `none`; the LZ presets `paper`, `sglang`, `guarded`, `gated`, `failsafe`, for example
     `guarded:0.3,window_size=2048`; and `repetition`, `no-repeat-ngram`, `frequency`, `presence`, `dry`, for example
@@ -38,15 +38,13 @@ def generate(
     from transformers import TextStreamer
 
     from lz_penalty.evaluation.generation import decode
+    from lz_penalty.evaluation.prompting import prompt_ids, use_chat
 
     chosen = named(penalty)
     prompt = text_of("prompt", prompt, file)
     loaded = load(model, device)
-    if chat:
-        prompt = loaded.tokenizer.apply_chat_template(
-            [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
-        )
+    ids = prompt_ids(loaded.tokenizer, prompt, use_chat(model, loaded.tokenizer, chat))
     torch.manual_seed(seed)
     sampling: dict[str, Any] = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {}
     streamer = TextStreamer(loaded.tokenizer, skip_prompt=True, skip_special_tokens=True)
-    decode(loaded, [loaded.tokenizer(prompt).input_ids], chosen, tokens, streamer=streamer, **sampling)
+    decode(loaded, [ids], chosen, tokens, streamer=streamer, **sampling)

@@ -10,7 +10,7 @@ import typer
 from lz_penalty._files import read_text
 from lz_penalty.errors import LZPenaltyError
 
-__all__ = ["DEVICE", "DTYPE", "FILE", "MODEL", "MODELS", "text_of"]
+__all__ = ["CHAT", "DEVICE", "DTYPE", "FILE", "MODEL", "MODELS", "PART", "TEXTS", "text_of"]
 
 MAX_RECORD = 8 * 2**20  # bytes, the default of `detect`
 
@@ -18,6 +18,18 @@ MODELS = "`bundled`, `smollm2`, a GGUF file, a Hugging Face id, or a folder."
 MODEL: Any = typer.Option("bundled", "--model", "-m", help=MODELS)
 DEVICE: Any = typer.Option("auto", help="auto, cpu, cuda, cuda:1 or mps.")
 DTYPE: Any = typer.Option("auto", help="auto (float32 on a CPU, else the model's own), float32, bfloat16 or float16.")
+CHAT: Any = typer.Option(
+    None, "--chat/--no-chat", help="Put prompts into the model's chat template. By default: if it has one."
+)
+TEXTS: Any = typer.Option(
+    "all",
+    metavar="NUMBER|FILE",
+    help="Measure harm on so many of each bundled kind of text, or on the texts of this file: JSON lines with `text` and "
+    "optionally `kind`.",
+)
+PART: Any = typer.Option(
+    "all", help="Of the bundled texts: all, choose (for choosing settings) or publish (the others)."
+)
 FILE: Any = typer.Option(None, "--file", "-f", help="Read the text from this file.")
 
 

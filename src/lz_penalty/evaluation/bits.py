@@ -20,6 +20,7 @@ from lz_penalty.errors import LZPenaltyError
 from lz_penalty.evaluation.copying import CopyTask
 from lz_penalty.evaluation.loading import Loaded
 from lz_penalty.evaluation.penalties import Penalty
+from lz_penalty.evaluation.prompting import prompt_ids
 from lz_penalty.ops import apply_lz_penalty_
 
 __all__ = [
@@ -96,15 +97,17 @@ def copy_cost(
     tasks: Sequence[CopyTask],
     penalty: Penalty,
     *,
+    chat: bool = False,
     tick: Callable[[int], None] = lambda count: None,
 ) -> list[CopyCost]:
     """Return the cost for each kind of task; the last one, `all`, is for all kinds together.
 
-    The model reads the prompt, an empty line and the copy, without a chat template.
+    With `chat`, the model reads the copy as the answer to the prompt in its chat template. Otherwise it reads the prompt, an
+    empty line and the copy.
     """
     by_kind: dict[str, list[Forced]] = {task.kind: [] for task in tasks}
     for task in tasks:
-        prompt = loaded.tokenizer(task.prompt + "\n\n").input_ids
+        prompt = prompt_ids(loaded.tokenizer, task.prompt if chat else task.prompt + "\n\n", chat)
         copy = loaded.tokenizer(task.expected, add_special_tokens=False).input_ids
         by_kind[task.kind].append(teacher_forced(loaded, [*prompt, *copy], penalty, len(prompt)))
         tick(1)

@@ -4,61 +4,67 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from lz_penalty import bundled_model
 from lz_penalty._files import read_text
 from lz_penalty.bundled_model import problems
 from lz_penalty.errors import LZPenaltyError, show
-from lz_penalty.evaluation.bits import CopyCost, Estimate, copy_cost, human_text_cost
 from lz_penalty.evaluation.copying import KINDS, copy_tasks
 from lz_penalty.evaluation.generation import continue_greedily
+from lz_penalty.evaluation.harm import Tick, measure_harm
+from lz_penalty.evaluation.inputs import Prompt, Prompts, Texts
 from lz_penalty.evaluation.loading import Loaded
 from lz_penalty.evaluation.measures import is_solved, mean, of_tokens
 from lz_penalty.evaluation.penalties import Penalty
+from lz_penalty.evaluation.prompting import prompt_ids
 from lz_penalty.evaluation.results_file import write_results
+from lz_penalty.evaluation.texts import Text
 
-__all__ = ["Harm", "Plan", "Result", "compare", "measure_harm", "read_results"]
+__all__ = ["Material", "Plan", "Result", "compare", "plan_for", "read_results"]
 
 MAX_FILE = 64 * 2**20  # bytes of a file of results
 ANSWER_TOKENS = 400
-Tick = Callable[[int], None]  # called with the number of steps done
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The amount of everything that is measured on a penalty."""
+    """Everything that results depend on, except the penalty. Results of another plan are never mixed with these."""
 
     model: str
-    prompts: int = 0  # open-ended prompts
-    new_tokens: int = 1024  # after each prompt
-    passages: int = 16  # of human text
-    problems: int = 0  # reasoning problems
+    prompts: int = 0  # how many
+    prompts_from: str = "bundled"  # or a file and its sum
+    new_tokens: int = 1024  # at most, after each prompt
+    may_end: bool = False  # whether the model may end before `new_tokens`
+    texts: int = 0  # of all kinds together
+    texts_from: str = "bundled, all"  # or a file and its sum
     tasks: int = 0  # copying tasks of each kind
+    problems: int = 0  # reasoning problems
     seed: int = 1  # of problems and tasks
+    chat: bool = False  # whether prompts are put into the chat template
     dtype: str = "auto"  # of the weights
 
     @property
     def steps(self) -> int:
         """How many steps one penalty takes, for a progress bar."""
-        return self.prompts + self.passages + self.problems + self.tasks * len(KINDS)
+        return self.prompts + self.texts + self.problems + self.tasks * len(KINDS)
 
 
-@dataclass(frozen=True)
-class Harm:
-    """The cost of one penalty in bits; the last of `copies` is all kinds together."""
+class Material(NamedTuple):
+    """The prompts and texts that a plan counts."""
 
-    penalty: str
-    human_text: Estimate
-    copies: list[CopyCost]
+    prompts: Sequence[Prompt] = ()
+    texts: Sequence[Text] = ()
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON, with `None` for infinity."""
-        return _finite(asdict(self))
+
+def plan_for(model: str, prompts: Prompts | None, texts: Texts, **settings: Any) -> tuple[Plan, Material]:
+    """Return the plan for these prompts and texts, and the prompts and texts themselves; `settings` are fields of `Plan`."""
+    asked = prompts or Prompts([], "none")
+    counts: dict[str, Any] = {"prompts": len(asked.items), "texts": len(texts.items)}
+    plan = Plan(model, **counts, prompts_from=asked.source, texts_from=texts.source, **settings)
+    return plan, Material(asked.items, texts.items)
 
 
 @dataclass(frozen=True)
@@ -67,37 +73,40 @@ class Result:
 
     Args:
         penalty: its name.
-        degenerate, loops, distinct_4: of the open-ended continuations, as `measures.of_tokens` defines them.
-        human_text_cost: how many bits per token worse the penalised model predicts human text; `None` for infinity, if
-            the penalty forbids a token of the text.
+        degenerate, loops, near_loops, distinct_4: of the answers, as `measures.of_tokens` defines them.
+        capped: share of answers that the model did not end itself; `None` if it may not.
+        tokens: mean length of an answer.
         accuracy: share of reasoning problems solved.
-        tokens_per_second: of the open-ended continuations.
-        human_text_interval: the 95 % confidence interval of `human_text_cost` over passages.
+        harm: as `harm.Harm.to_dict` returns it.
     """
 
     penalty: str
     degenerate: float
     loops: float
+    near_loops: float
     distinct_4: float
-    human_text_cost: float | None
+    capped: float | None
+    tokens: float
     accuracy: float | None
-    tokens_per_second: float
-    human_text_interval: tuple[float, float] | None = None
+    harm: dict[str, Any]
 
 
 def compare(
     loaded: Loaded,
     penalties: Sequence[Penalty],
     plan: Plan,
+    material: Material,
     *,
     out: Path | None = None,
     tick: Callable[[str, int], None] = lambda name, count: None,
 ) -> list[Result]:
     """Measure every penalty. Results that the same plan has already written to `out` are not measured again."""
     done = {result.penalty: result for result in read_results(out, plan)} if out and out.exists() else {}
+    prompts = [_asked(loaded, prompt, plan) for prompt in material.prompts]
     for penalty in penalties:
         if penalty.name not in done:
-            done[penalty.name] = _measure(loaded, penalty, plan, functools.partial(tick, penalty.name))
+            step = functools.partial(tick, penalty.name)
+            done[penalty.name] = _measure(loaded, penalty, plan, prompts, material.texts, step)
             if out:
                 write_results(out, asdict(plan), [asdict(result) for result in done.values()])
         else:
@@ -105,33 +114,37 @@ def compare(
     return [done[penalty.name] for penalty in penalties]
 
 
-def measure_harm(loaded: Loaded, penalty: Penalty, plan: Plan, tick: Tick = lambda count: None) -> Harm:
-    """Measure what a penalty costs on human text and, if the plan has tasks, on copies."""
-    text = human_text_cost(loaded, _take(bundled_model.passages(), plan.passages, "passages"), penalty, tick=tick)
-    copies = copy_cost(loaded, copy_tasks(plan.tasks, plan.seed), penalty, tick=tick) if plan.tasks else []
-    return Harm(penalty.name, text, copies)
+def _asked(loaded: Loaded, prompt: Prompt, plan: Plan) -> list[int]:
+    """Return the prompt's ids; raise an error if the model cannot read them together with the answer."""
+    ids = prompt_ids(loaded.tokenizer, prompt.text, plan.chat)
+    most = getattr(loaded.model.config.get_text_config(), "max_position_embeddings", None)
+    if most and len(ids) + plan.new_tokens > most:
+        raise LZPenaltyError(
+            f"prompt {show(prompt.id)} has {len(ids):,} tokens: with {plan.new_tokens:,} new ones these are more than the "
+            f"{most:,} that the model reads. Shorten the prompt, or lower --tokens."
+        )
+    return ids
 
 
-def _measure(loaded: Loaded, penalty: Penalty, plan: Plan, tick: Tick) -> Result:
+def _measure(
+    loaded: Loaded, penalty: Penalty, plan: Plan, prompts: list[list[int]], texts: Sequence[Text], tick: Tick
+) -> Result:
     batch = 32 if loaded.model.device.type == "cpu" else 256  # a CPU gains nothing from larger batches
-    texts = _take(bundled_model.prompts(), plan.prompts, "prompts")
-    prompts = [loaded.tokenizer(text).input_ids for text in texts]
-    prose = continue_greedily(loaded, prompts, penalty, plan.new_tokens, may_end=False, batch=batch, tick=tick)
-    cost = measure_harm(loaded, penalty, plan, tick).human_text
-    finite = math.isfinite(cost.mean)
+    answers = continue_greedily(loaded, prompts, penalty, plan.new_tokens, may_end=plan.may_end, batch=batch, tick=tick)
+    tasks = copy_tasks(plan.tasks, plan.seed) if plan.tasks else []
     return Result(
         penalty=penalty.name,
-        **of_tokens(prose.tokens),
-        human_text_cost=cost.mean if finite else None,
+        **of_tokens(answers.tokens),
+        capped=mean(not ended for ended in answers.ended) if plan.may_end else None,
+        tokens=mean(map(len, answers.tokens)),
         accuracy=_accuracy(loaded, penalty, plan, batch, tick) if plan.problems else None,
-        tokens_per_second=prose.tokens_per_second,
-        human_text_interval=(cost.low, cost.high) if finite else None,
+        harm=measure_harm(loaded, penalty, texts, tasks, chat=plan.chat, tick=tick).to_dict(),
     )
 
 
 def _accuracy(loaded: Loaded, penalty: Penalty, plan: Plan, batch: int, tick: Tick) -> float:
     asked = list(problems.generate(seed=plan.seed, n=plan.problems, split="heldout"))
-    questions = [loaded.tokenizer(problems.prompt(problem)).input_ids for problem in asked]
+    questions = [prompt_ids(loaded.tokenizer, problems.prompt(problem), plan.chat) for problem in asked]
     answers = continue_greedily(loaded, questions, penalty, ANSWER_TOKENS, may_end=True, batch=batch, tick=tick)
     texts = [loaded.tokenizer.decode(tokens) for tokens in answers.tokens]
     return mean(is_solved(text, problem.answer) for text, problem in zip(texts, asked, strict=True))
@@ -141,25 +154,11 @@ def read_results(path: Path, plan: Plan | None = None) -> list[Result]:
     """Return the results in a file; raise an error if another plan made them, so that results are never mixed."""
     try:
         data = json.loads(read_text(path, MAX_FILE))
-        results = [Result(**result) for result in data["results"]]
+        made, results = data["plan"], [Result(**result) for result in data["results"]]
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise LZPenaltyError(
-            f"{path}: not a file of results ({error}); move it away or choose another --out."
+            f"{path}: not a file of results of this version ({error}); move it away or choose another --out."
         ) from None
-    if plan is not None and data["plan"] != asdict(plan):
-        raise LZPenaltyError(f"{path} was made with other settings ({show(data['plan'], 300)}); choose another --out.")
+    if plan is not None and made != asdict(plan):
+        raise LZPenaltyError(f"{path} was made with other settings ({show(made, 300)}); choose another --out.")
     return results
-
-
-def _take(items: list[str], count: int, what: str) -> list[str]:
-    if count > len(items):
-        raise LZPenaltyError(f"{what} = {count}: there are {len(items)}.")
-    return items[:count]
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

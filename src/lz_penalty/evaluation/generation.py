@@ -97,7 +97,7 @@ def decode(
         settings: further arguments of transformers' `generate`, such as a streamer for a single prompt.
     """
     model, tokenizer = loaded
-    ends = _ends(model)
+    ends = _ends(loaded)
     width, pad = max(map(len, prompts)), tokenizer.pad_token_id
     ids = torch.tensor([[pad] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=model.device)
     mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=model.device)
@@ -120,6 +120,7 @@ def decode(
             logits_processor=processors,
             stopping_criteria=[_FewLeft(ends, len(rows), model.device)] if _rows_can_leave(model) else [],
             max_new_tokens=width + new_tokens - ids.shape[1],
+            eos_token_id=ends or None,
             pad_token_id=pad,
             return_dict_in_generate=True,
         )
@@ -138,10 +139,11 @@ def decode(
 
 
 class Continuations(NamedTuple):
-    """The new tokens of each prompt, and how many per second the model wrote."""
+    """The new tokens of each prompt, how many per second the model wrote, and whether it ended each text itself."""
 
     tokens: list[list[int]]
     tokens_per_second: float
+    ended: list[bool]
 
 
 def continue_greedily(
@@ -158,16 +160,17 @@ def continue_greedily(
 
     The arguments are those of `decode`. `tick` is called with the number of prompts done, for a progress bar.
     """
-    out: list[list[int]] = []
+    out: list[Written] = []
     seconds = 0.0
     for first in range(0, len(prompts), batch):
         group = prompts[first : first + batch]
         begin = time.perf_counter()
-        out += [written.tokens for written in decode(loaded, group, penalty, new_tokens, may_end=may_end)]
+        out += decode(loaded, group, penalty, new_tokens, may_end=may_end)
         seconds += time.perf_counter() - begin
         tick(len(group))
-    count = sum(map(len, out))
-    return Continuations(out, count / seconds if seconds else 0.0)
+    tokens = [written.tokens for written in out]
+    speed = sum(map(len, tokens)) / seconds if seconds else 0.0
+    return Continuations(tokens, speed, [written.end is not None for written in out])
 
 
 def draw(scores: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
@@ -227,9 +230,11 @@ def _rows_can_leave(model: Any) -> bool:
     return model._supports_default_dynamic_cache() and model.generation_config.cache_implementation is None
 
 
-def _ends(model: Any) -> list[int]:
-    ends = model.generation_config.eos_token_id
-    return list(ends) if isinstance(ends, (list, tuple)) else [] if ends is None else [ends]
+def _ends(loaded: Loaded) -> list[int]:
+    """Return the end tokens of the model and of its tokenizer, which may differ in a chat model."""
+    ends = loaded.model.generation_config.eos_token_id
+    known = list(ends) if isinstance(ends, (list, tuple)) else [ends]
+    return [token for token in dict.fromkeys([*known, loaded.tokenizer.eos_token_id]) if token is not None]
 
 
 def _until_end(tokens: list[int], ends: list[int]) -> Written:

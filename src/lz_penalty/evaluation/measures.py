@@ -23,6 +23,7 @@ __all__ = ["DEGENERATE", "Checker", "is_solved", "loop_in", "mean", "of_text", "
 
 DEGENERATE_CHARACTERS = DEGENERATE_COPIES * MIN_LENGTH
 DEGENERATE = f"a unit occurs {DEGENERATE_COPIES} times or more in a row, in {DEGENERATE_CHARACTERS} characters or more"
+NEAR_LOOP = 0.5  # share of different 4-grams
 COMPARISONS = ("exact", "contains", "number")
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
@@ -35,15 +36,18 @@ def of_tokens(outputs: Sequence[Sequence[int]]) -> dict[str, float]:
 
     - degenerate: the share in which a unit occurs 20 times or more in a row
     - loops: the share in which a unit occurs 5 times or more in a row, in 60 tokens or more
+    - near_loops: the share in which less than half of the 4-grams are different
     - distinct_4: the share of different 4-grams
 
     >>> of_tokens([[1, 2, 3] * 20, list(range(60))])
-    {'degenerate': 0.5, 'loops': 0.5, 'distinct_4': 0.5263157894736842}
+    {'degenerate': 0.5, 'loops': 0.5, 'near_loops': 0.5, 'distinct_4': 0.5263157894736842}
     """
+    different = [distinct(tokens, 4) for tokens in outputs]
     return {
         "degenerate": mean(is_degenerate(tokens) for tokens in outputs),
         "loops": mean(is_loop(tokens) for tokens in outputs),
-        "distinct_4": mean(distinct(tokens, 4) for tokens in outputs),
+        "near_loops": mean(share < NEAR_LOOP for share in different),
+        "distinct_4": mean(different),
     }
 
 

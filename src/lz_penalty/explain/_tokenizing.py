@@ -9,7 +9,7 @@ from lz_penalty.engines._special_tokens import special_token_ids
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.explain._sources import BUNDLED, set_ends, source
 
-__all__ = ["BUNDLED", "Tokenizer", "decoder", "load_tokenizer", "prompt_of"]
+__all__ = ["BUNDLED", "Tokenizer", "decoder", "load_tokenizer"]
 
 
 class Tokenizer(NamedTuple):
@@ -51,17 +51,6 @@ def load_tokenizer(name: str) -> Tokenizer:
         vocab_size=max(width, len(tokenizer)),
         special=special_token_ids(tokenizer),
     )
-
-
-def prompt_of(tokenizer: Any, text: str, at: int | None = None) -> list[int]:
-    """Return the ids of a text with the special tokens that its tokenizer adds; `at` cuts after that many of the text's."""
-    whole = tokenizer(text, verbose=False).input_ids
-    if at is None:
-        return whole
-    plain = tokenizer(text, add_special_tokens=False, verbose=False).input_ids
-    starts = range(len(whole) - len(plain) + 1)
-    begin = next((i for i in starts if whole[i : i + len(plain)] == plain), 0)
-    return whole[: begin + at]
 
 
 def decoder(tokenizer: Any) -> Callable[[list[int]], str]:

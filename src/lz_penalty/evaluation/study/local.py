@@ -26,6 +26,7 @@ from inspect_ai.model import (
 from inspect_ai.tool import ToolChoice, ToolInfo
 
 from lz_penalty.errors import LZPenaltyError
+from lz_penalty.evaluation.prompting import prompt_ids, use_chat
 from lz_penalty.evaluation.study.requests import LOCAL_FIELD
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class _Request(NamedTuple):
 class LocalModelAPI(ModelAPI):
     """A transformers model (any that `evaluation.loading.load` takes) with any penalty of `evaluation.penalties`.
 
-    With `chat`, the prompt is put into the tokenizer's chat template.
+    `chat` says whether the prompt is put into the tokenizer's chat template; by default, if it has one.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class LocalModelAPI(ModelAPI):
         api_key: str | None = None,
         config: GenerateConfig | None = None,
         dtype: str = "float32",
-        chat: bool = False,
+        chat: bool | None = None,
     ) -> None:
         super().__init__(model_name, base_url, api_key, [], config or GenerateConfig())
         self.dtype, self.chat = dtype, chat
@@ -100,14 +101,8 @@ class LocalModelAPI(ModelAPI):
 
     def _prompt(self, messages: list[ChatMessage]) -> list[int]:
         tokenizer = self.load().tokenizer
-        if self.chat:
-            text = tokenizer.apply_chat_template(
-                [{"role": message.role, "content": message.text} for message in messages],
-                tokenize=False,
-                add_generation_prompt=True,
-            )
-            return tokenizer(text, add_special_tokens=False).input_ids
-        return tokenizer("".join(message.text for message in messages)).input_ids
+        given = [{"role": message.role, "content": message.text} for message in messages]
+        return prompt_ids(tokenizer, given, use_chat(self.model_name, tokenizer, self.chat))
 
     def load(self) -> Any:
         """Return the model and its tokenizer, which are loaded once; raise an error if that fails."""

@@ -41,7 +41,7 @@ class ModelEntry:
         probe: ask each server whether it has the LZ penalty before its cells run, because a server without it ignores
             the setting silently.
         device, dtype, batch, workers: for `transformers`; `workers` batches run at a time.
-        chat: for `transformers`: put the question into the tokenizer's chat template.
+        chat: for `transformers`: whether to put the question into the tokenizer's chat template; by default, if it has one.
         passages: for `transformers`: on how many passages of human text to measure each penalty's cost; 0 for none.
         tokens_per_second: of all endpoints together, for the estimate before anything was measured.
         price: of a million prompt tokens and a million completion tokens, for the estimate of the cost.
@@ -60,7 +60,7 @@ class ModelEntry:
     dtype: str = "float32"
     batch: int = 64
     workers: int = 1
-    chat: bool = False
+    chat: bool | None = None
     passages: int = 0
     tokens_per_second: float | None = None
     price: tuple[float, ...] = ()
