@@ -11,7 +11,8 @@ def comparison(data: dict[str, Any]) -> list[str]:
     """Each penalty's loops, variety, harm and accuracy."""
     rows = []
     for row in data["results"]:
-        cost = "infinite" if row["human_text_cost"] is None else f"{signed(row['human_text_cost'])} bits"
+        bits = prose_cost(row)
+        cost = "infinite" if bits is None else f"{signed(bits)} bits"
         ours = row["penalty"].split(":")[0] in ("paper", "guarded", "failsafe")
         name = f"**{row['penalty']}**" if ours else row["penalty"]
         shares = [f"{row['degenerate']:.1%}", f"{row['loops']:.1%}", f"{row['distinct_4']:.2f}"]
@@ -21,12 +22,23 @@ def comparison(data: dict[str, Any]) -> list[str]:
         f"The bundled model decoded greedily in {plan['dtype']}: {plan['prompts']} open-ended prompts, "
         f"{plan['new_tokens']:,} tokens each, never allowed to end. Degenerate: some unit 20 times or more in a row (the "
         "paper's threshold); loops: 5 times and 60 tokens; human-text cost: how many bits per token worse the penalised "
-        f"model predicts books it has not seen; accuracy: {plan['problems']} held-out reasoning problems. "
-        f"{machine(data)}. Made by `lz-penalty compare --prompts {plan['prompts']} --problems {plan['problems']} "
-        f"--passages {plan['passages']} --dtype {plan['dtype']}`; `--model` measures any other."
+        f"model predicts {_prose(plan)}; accuracy: {plan['problems']} held-out reasoning problems. {machine(data)}. Made by "
+        f"`lz-penalty compare --prompts {plan['prompts']} --problems {plan['problems']} --dtype {plan['dtype']}`; `--model` "
+        "measures any other."
     )
     columns = ["penalty", "degenerate", "loops", "different 4-grams", "human-text cost", "accuracy"]
     return [*table(columns, rows), "", *paragraph(about)]
+
+
+def prose_cost(row: dict[str, Any]) -> float | None:
+    """Return what a penalty costs on prose, in bits per token. Older results name it `human_text_cost`."""
+    if "human_text_cost" in row:
+        return row["human_text_cost"]
+    return next(one["cost"]["mean"] for one in row["harm"]["texts"] if one["kind"] == "prose")
+
+
+def _prose(plan: dict[str, Any]) -> str:
+    return f"{plan['passages']} passages of books it has not seen" if "passages" in plan else "prose"
 
 
 def sweep(data: dict[str, Any]) -> list[str]:
@@ -95,23 +107,28 @@ def partition(data: dict[str, Any]) -> list[str]:
 
 
 def cost(data: dict[str, Any]) -> list[str]:
-    """Every penalty on human text and on all copying tasks."""
+    """Every penalty on each kind of text and on all copying tasks."""
     rows = []
     for row in data["results"]:
-        text, copies = row["human_text"], row["copies"][-1]
-        interval = "" if text["mean"] in (None, 0) else f" ({_bits(text['low'])} to {_bits(text['high'])})"
-        bits = [f"{_bits(text['mean'])}{interval}", _bits(copies["cost"]["mean"])]
-        rows.append([row["penalty"], *bits, f"{copies['leaves']:.1%}", f"{copies['spoilt']:.0%}"])
-    none = data["results"][0]["copies"][-1]
-    plan = data["plan"]
+        copies = row["copies"][-1]
+        texts = [_bits_and_share(one["cost"]["mean"], one["lost"]) for one in row["texts"]]
+        copied = _bits_and_share(copies["cost"]["mean"], copies["leaves"] / copies["stays"])
+        rows.append([row["penalty"], *texts, copied, f"{copies['spoilt']:.0%}"])
+    none, plan = data["results"][0], data["plan"]
+    copies = none["copies"][-1]
+    right = ", ".join(f"{one['right']:.0%} ({one['kind']})" for one in none["texts"])
     about = (
-        f"{plan['passages']} passages of up to 1,024 tokens; {none['tasks']} copying tasks, {none['tokens']:,} tokens. Without "
-        f"a penalty a token of a copy costs this small model {none['bits']:.2f} bits, and it stays on the copy at "
-        f"{none['stays']:.1%} of the tokens: it cannot leave it at more. In brackets the 95 % interval over passages. Made by "
-        f"`lz-penalty cost --passages {plan['passages']} --tasks {plan['tasks']} --out benchmarks/results/cost.json`."
+        f"Further bits per token / share of right tokens lost, for the bundled model. {plan['texts']} texts of up to 1,024 "
+        f"tokens; {copies['tasks']} copying tasks, {copies['tokens']:,} tokens. Without a penalty greedy decoding gets these "
+        f"shares of tokens right: {right}, {copies['stays']:.0%} (copies). Made by `lz-penalty cost --tasks {plan['tasks']} "
+        "--out benchmarks/results/cost.json`, which also contains 95 % intervals."
     )
-    columns = ["penalty", "human text, bits per token", "copies, bits per token", "leaves the copy", "spoilt tasks"]
+    columns = ["penalty", *(one["kind"] for one in none["texts"]), "copies", "spoilt copies"]
     return [*table(columns, rows), "", *paragraph(about)]
+
+
+def _bits_and_share(bits: float | None, share: float) -> str:
+    return f"{_bits(bits)} / {share:.1%}"
 
 
 def copies(data: dict[str, Any]) -> list[str]:

@@ -13,6 +13,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from benchmarks.evaluation_tables import prose_cost
 from benchmarks.op_tables import microseconds
 from benchmarks.tables import results
 from benchmarks.workload import RESULTS, ROOT, arguments
@@ -53,7 +54,7 @@ def against_cost(data: dict[str, Any], value: str, label: str) -> plt.Figure:
     figure, axes = plt.subplots(figsize=(8, 4.6))
     for family, name in NAMES.items():
         rows = [row for row in data["results"] if row["penalty"].split(":")[0] == family and "," not in row["penalty"]]
-        points = sorted((row["human_text_cost"], row[value]) for row in rows)
+        points = sorted((prose_cost(row), row[value]) for row in rows)
         strengths = sorted(float(row["penalty"].split(":")[1]) for row in rows if ":" in row["penalty"])
         name += f", {strengths[0]:g} to {strengths[-1]:g}" if strengths[1:] else ""
         axes.plot(*zip(*points, strict=True), **look(family), label=name, clip_on=False)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 from rich.progress import Progress, TimeRemainingColumn
-from rich.table import Column, Table
+from rich.table import Table
 
 from lz_penalty._files import check_output
 from lz_penalty.cli.harm_table import harm_table
@@ -96,11 +96,9 @@ def compare(
 
 def _show(results: list[Result]) -> None:
     ends, solves = results[0].capped is not None, results[0].accuracy is not None
-    columns = ["degenerate", "loops", "near-loops", *(["hit the cap"] if ends else []), "different 4-grams"]
-    columns += ["tokens per answer", *(["accuracy"] if solves else [])]
-    table = Table(
-        "penalty", *(Column(name, min_width=max(map(len, name.split()))) for name in columns), title="answers"
-    )
+    columns = ["degen-\nerate", "loops", "near-\nloops", *(["hit the\ncap"] if ends else []), "different\n4-grams"]
+    columns += ["tokens per\nanswer", *(["accuracy"] if solves else [])]
+    table = Table("penalty", *columns, title="answers")
     for result in results:
         shares = [result.degenerate, result.loops, result.near_loops, *([result.capped] if ends else [])]
         cells = [*(f"{share:.1%}" for share in shares), f"{result.distinct_4:.2f}", f"{result.tokens:,.0f}"]
