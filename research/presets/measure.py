@@ -17,6 +17,7 @@ import json
 import lzma
 import time
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,15 @@ def _ids(tokenizer: Any, text: str) -> list[int]:
 # ---------------------------------------------------------------- command
 
 
+def device() -> dict[str, Any]:
+    """Return the name of the device and vLLM's version."""
+    import torch
+
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    found = metadata.packages_distributions().get("vllm")
+    return {"gpu": name, "vllm": metadata.version(found[0]) if found else None}
+
+
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -260,7 +270,7 @@ def main() -> None:
     settings = [penalty(name) for name in given.settings or all_settings()]
     results = globals()[given.what](given, settings)
     plan = {"what": given.what, "model": Path(given.model).name, "part": given.part, "cap": given.cap}
-    write_json(given.out, {"plan": plan, "machine": machine(), "results": results})
+    write_json(given.out, {"plan": plan, "machine": machine(**device()), "results": results})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Make one table of the files that `measure` wrote, and apply the rule: `python -m research.presets.summary FILES --out FILE`.
+"""Summarise the files that `measure` wrote, and apply the rule: `python -m research.presets.summary FILES --out FILE`.
+
+FILES may be summaries too. The table shows the best settings of each family; `*` marks those that qualify.
 
 The rule: among the settings with no degenerate answer and at most 1 % near-loops on every model, take the one with the
 least harm, which is the mean share of right tokens lost over prose, code and Markdown. If no setting qualifies, take the one
@@ -20,6 +22,7 @@ from research.presets.settings import family_of
 
 RULE_KINDS = ("prose", "code", "markdown")
 MOST_NEAR_LOOPS = 0.01
+MOST_BITS = 1_000.0
 
 
 def of_answers(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -55,10 +58,15 @@ def of_harm(rows: list[dict[str, Any]]) -> dict[str, Any]:
         tokens, right = sum(row["tokens"] for row in group), sum(row["right"] for row in group)
         kinds[kind] = {
             "tokens": tokens,
-            "bits": round(sum(row["bits"] for row in group) / tokens, 4),
+            "bits": _bits(sum(row["bits"] for row in group) / tokens),
             "lost": round(sum(row["lost"] for row in group) / max(right, 1), 5),
         }
     return kinds
+
+
+def _bits(value: float) -> float | None:
+    """Return a cost in bits per token; `None` if it is beyond measure, because a right token is all but forbidden."""
+    return round(value, 4) if value < MOST_BITS else None
 
 
 def paired(rows: list[dict[str, Any]], plain: list[dict[str, Any]]) -> dict[str, Any]:
@@ -76,6 +84,12 @@ def summarised(files: Iterable[Path]) -> dict[str, Any]:
     plans = []
     for path in files:
         data = json.loads(path.read_text(encoding="utf-8"))
+        if "settings" in data:  # a summary
+            plans += data["plans"]
+            for name, models in data["settings"].items():
+                for model, parts in models.items():
+                    settings.setdefault(name, {}).setdefault(model, {}).update(parts)
+            continue
         plan, results = data["plan"], data["results"]
         plans.append(plan | {"machine": data["machine"]})
         for name, rows in results.items():
@@ -137,7 +151,7 @@ def print_table(settings: dict[str, Any]) -> None:
             cells.append(
                 f"{a['degenerate']:.1%} {a['loops']:.1%} {a['near_loops']:.1%} cap {a['capped']:.0%} "
                 f"d4 {a['distinct_4']:.2f} tok {a['tokens']:.0f} | "
-                + " ".join(f"{kind[:5]} {one['bits']:+.3f}/{one['lost']:.1%}" for kind, one in model["harm"].items())
+                + " ".join(f"{kind[:5]} {one['lost']:.1%}" for kind, one in model["harm"].items())
             )
         print(f"{'*' if qualifies(models) else ' '} {harm_of(models):.2%} {family:12} {name}")
         for cell in cells:

@@ -1,0 +1,74 @@
+"""The choice of a preset: the settings, the rule and the summaries of `research.presets`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lz_penalty.evaluation.penalties import penalty
+from research.presets.measure import part_of, repeated
+from research.presets.settings import FAMILIES, all_settings, family_of
+from research.presets.summary import harm_of, of_answers, of_harm, paired, qualifies, ranked, summarised
+
+RESULTS = Path(__file__).parents[2] / "research" / "presets" / "results"
+
+
+def answer(*, tokens=200, distinct=0.9, degenerate=False):
+    return {"degenerate": degenerate, "loop": degenerate, "distinct_4": distinct, "capped": False, "tokens": tokens}
+
+
+def model(answers, lost):
+    kinds = [
+        {"kind": kind, "tokens": 100, "right": 50, "lost": lost, "bits": 1.0} for kind in ("prose", "code", "markdown")
+    ]
+    return {"m": {"answers": of_answers(answers), "harm": of_harm(kinds)}}
+
+
+def test_every_family_has_settings_that_can_be_asked_for():
+    names = all_settings()
+    assert len(names) == len(set(names))
+    assert all(len(settings) >= 6 for family, settings in FAMILIES.items() if family != "none")
+    for name in names:
+        assert penalty(name).name == name
+        assert name in FAMILIES[family_of(name)]
+
+
+def test_the_rule():
+    good, near = [answer()] * 100, [answer(distinct=0.4)] * 2 + [answer()] * 98
+    settings = {
+        "harmless, loops": model([answer(degenerate=True)], 0),
+        "near-loops": model(near, 0),
+        "more harm": model(good, 2),
+        "less harm": model([answer(distinct=0.4), *good[1:]], 1),
+    }
+    assert ranked(settings) == ["less harm", "more harm", "harmless, loops", "near-loops"]
+    assert [qualifies(settings[name]) for name in settings] == [False, False, True, True]
+    assert harm_of(settings["more harm"]) == 0.04
+
+
+def test_a_short_answer_is_no_near_loop():
+    assert of_answers([answer(tokens=99, distinct=0.1)])["near_loops"] == 0
+    assert of_answers([answer(tokens=100, distinct=0.1)])["near_loops"] == 1
+
+
+def test_paired_problems():
+    right, wrong = {"right": True}, {"right": False}
+    assert paired([right] * 8 + [wrong], [wrong] * 8 + [wrong]) == {"gained": 8, "lost": 0, "p": 0.0078}
+    assert paired([right], [right])["p"] == 1
+
+
+def test_parts_do_not_overlap():
+    assert (part_of(range(5), "choose"), part_of(range(5), "publish")) == ([0, 2, 4], [1, 3])
+
+
+@pytest.mark.parametrize(("tokens", "share"), [(range(8), 1.0), (range(1, 10), 0.5), (range(3), None)])
+def test_share_that_repeats_an_earlier_answer(tokens, share):
+    assert repeated(list(tokens), list(range(9))) == share
+
+
+def test_the_committed_summary_can_be_read(tmp_path):
+    whole = summarised([RESULTS / "choose.json"])
+    assert whole == json.loads((RESULTS / "choose.json").read_text())
+    first, *others = ranked(whole["settings"])
+    assert qualifies(whole["settings"][first])
+    assert "none" in others
