@@ -25,6 +25,7 @@ from benchmarks.workload import machine, write_json
 from lz_penalty.detection import distinct, is_degenerate, is_loop
 from lz_penalty.evaluation.measures import Checker
 from lz_penalty.evaluation.penalties import Penalty, family, penalty
+from lz_penalty.evaluation.prompting import prompt_ids
 from research.presets.settings import all_settings
 
 MAX_PROMPT = 1_024  # tokens; longer instructions are left out
@@ -61,9 +62,7 @@ def chat_ids(tokenizer: Any, *turns: str) -> list[int]:
     if tokenizer.chat_template is None:
         return text_ids(tokenizer, "\n\n".join(turns) + "\n\n")
     roles = ("user", "assistant")
-    messages = [{"role": roles[number % 2], "content": text} for number, text in enumerate(turns)]
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    return tokenizer(text, add_special_tokens=False).input_ids
+    return prompt_ids(tokenizer, [{"role": roles[i % 2], "content": text} for i, text in enumerate(turns)], chat=True)
 
 
 # ---------------------------------------------------------------- vLLM

@@ -84,7 +84,7 @@ def demo(
     with console.status("") as status:
         for name in ALL if everything else TWO:
             status.update(f"{model} writes, penalty: {name} ...")
-            answers.append(_answer(loaded, text, name, tokens, chat=model != BUNDLED))
+            answers.append(_answer(loaded, model, text, name, tokens))
     decode = loaded.tokenizer.decode
     if as_json:
         data = {"model": model, "prompt": text, "continuations": [_data(one, decode) for one in answers]}
@@ -107,19 +107,14 @@ def _prompt(model: str, number: int) -> str:
     return prompts[number]
 
 
-def _answer(loaded: Any, text: str, name: str, tokens: int, chat: bool) -> Answer:
+def _answer(loaded: Any, model: str, text: str, name: str, tokens: int) -> Answer:
     """Return what the model writes with a penalty, and the loop in it."""
     from lz_penalty.detection import find_repetition
     from lz_penalty.evaluation.generation import decode
     from lz_penalty.evaluation.penalties import penalty
+    from lz_penalty.evaluation.prompting import prompt_ids, use_chat
 
-    tokenizer = loaded.tokenizer
-    if chat and tokenizer.chat_template:
-        asked = [{"role": "user", "content": text}]
-        text = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
-        ids = tokenizer(text, add_special_tokens=False).input_ids
-    else:
-        ids = tokenizer(text).input_ids
+    ids = prompt_ids(loaded.tokenizer, text, use_chat(model, loaded.tokenizer, None))
     written = decode(loaded, [ids], penalty(name), tokens)[0]
     loop = find_repetition(written.tokens, min_copies=3, min_length=12)
     return Answer(name, written.tokens, written.end is not None, loop)
