@@ -53,7 +53,7 @@ dist: $(STAMP)    ## wheel and sdist, checked, and the wheel tried in an empty e
 # The tests of a file share servers and models; tests/conftest.py begins with the files that take longest.
 MAIN_TESTS := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-test: $(STAMP)    ## all tests, on every backend that runs here: 6 minutes
+test: $(STAMP)    ## all tests, on every backend that runs here: 5 minutes
 	$(MAIN_TESTS)
 
 test-deep: $(STAMP)  ## all tests with many more examples, each command in a Python of its own
