@@ -29,8 +29,7 @@ from lz_penalty.evaluation.prompting import prompt_ids
 from research.presets.settings import all_settings
 
 MAX_PROMPT = 1_024  # tokens; longer instructions are left out
-NEAR_LOOP = 0.5  # a near-loop has a smaller share of different 4-grams ...
-NEAR_LOOP_TOKENS = 100  # ... and at least this many tokens: a short answer that ends by itself is no loop
+NEAR_LOOP_TOKENS = 100  # a near-loop has at least as many here: a short answer that ends by itself is no loop
 FOLLOW_UPS = ("Tell me more.", "Please answer again in other words.", "What else should I know about this?")
 GSM8K = "{question}\n\nThink step by step, and write the final number at the end."
 OWN = ("repetition", "frequency", "presence")  # vLLM applies these to the whole batch, so they run apart
@@ -225,9 +224,13 @@ def harm(given: argparse.Namespace, settings: list[Penalty]) -> dict[str, Any]:
     out: dict[str, Any] = {one.name: [] for one in settings}
     for kind, prompt, ids in cases:
         for one, forced in zip(settings, forced_by_each(loaded, [*prompt, *ids], settings, len(prompt)), strict=True):
-            lost = int((forced.plain_stays & ~forced.penalised_stays).sum())
             bits = float((forced.penalised - forced.plain).sum())
-            row = {"kind": kind, "tokens": len(forced.plain), "right": int(forced.plain_stays.sum()), "lost": lost}
+            row = {
+                "kind": kind,
+                "tokens": len(forced.plain),
+                "right": int(forced.plain_stays.sum()),
+                "lost": forced.lost,
+            }
             out[one.name].append(row | {"bits": round(bits, 3), "plain": round(float(forced.plain.sum()), 2)})
     return out
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.workload import write_json
-from research.presets.measure import NEAR_LOOP, NEAR_LOOP_TOKENS
+from lz_penalty.evaluation.measures import NEAR_LOOP
+from research.presets.measure import NEAR_LOOP_TOKENS
 from research.presets.settings import family_of
 
 RULE_KINDS = ("prose", "code", "markdown")

@@ -70,6 +70,11 @@ class Forced(NamedTuple):
     plain_stays: torch.Tensor  # whether it is the most probable token, so that greedy decoding would write it
     penalised_stays: torch.Tensor
 
+    @property
+    def lost(self) -> int:
+        """How many tokens greedy decoding would write without the penalty, and not with it."""
+        return int((self.plain_stays & ~self.penalised_stays).sum())
+
 
 def human_text_cost(
     loaded: Loaded,
@@ -117,7 +122,7 @@ def copy_cost(
 
 def _summary(kind: str, group: list[Forced]) -> CopyCost:
     tokens = sum(len(forced.plain) for forced in group)
-    left = [int((forced.plain_stays & ~forced.penalised_stays).sum()) for forced in group]
+    left = [forced.lost for forced in group]
     back = sum(int((~forced.plain_stays & forced.penalised_stays).sum()) for forced in group)
     return CopyCost(
         kind=kind,

@@ -7,7 +7,6 @@ model compute padding for all the others.
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -139,10 +138,9 @@ def decode(
 
 
 class Continuations(NamedTuple):
-    """The new tokens of each prompt, how many per second the model wrote, and whether it ended each text itself."""
+    """The new tokens of each prompt, and whether the model ended each text itself."""
 
     tokens: list[list[int]]
-    tokens_per_second: float
     ended: list[bool]
 
 
@@ -161,16 +159,11 @@ def continue_greedily(
     The arguments are those of `decode`. `tick` is called with the number of prompts done, for a progress bar.
     """
     out: list[Written] = []
-    seconds = 0.0
     for first in range(0, len(prompts), batch):
         group = prompts[first : first + batch]
-        begin = time.perf_counter()
         out += decode(loaded, group, penalty, new_tokens, may_end=may_end)
-        seconds += time.perf_counter() - begin
         tick(len(group))
-    tokens = [written.tokens for written in out]
-    speed = sum(map(len, tokens)) / seconds if seconds else 0.0
-    return Continuations(tokens, speed, [written.end is not None for written in out])
+    return Continuations([written.tokens for written in out], [written.end is not None for written in out])
 
 
 def draw(scores: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:

@@ -92,7 +92,7 @@ def text_cost(
 def _summary(kind: str, group: list[Forced]) -> TextCost:
     tokens = sum(len(forced.plain) for forced in group)
     right = sum(int(forced.plain_stays.sum()) for forced in group)
-    lost = sum(int((forced.plain_stays & ~forced.penalised_stays).sum()) for forced in group)
+    lost = sum(forced.lost for forced in group)
     return TextCost(
         kind=kind,
         texts=len(group),

@@ -19,7 +19,7 @@ from lz_penalty.detection._tandem import DEGENERATE_COPIES
 from lz_penalty.detection._verdict import CRITERIA, Limits, Verdict
 from lz_penalty.errors import LZPenaltyError, bad_value
 
-__all__ = ["DEGENERATE", "Checker", "is_solved", "loop_in", "mean", "of_text", "of_tokens"]
+__all__ = ["DEGENERATE", "NEAR_LOOP", "Checker", "is_solved", "loop_in", "mean", "of_text", "of_tokens"]
 
 DEGENERATE_CHARACTERS = DEGENERATE_COPIES * MIN_LENGTH
 DEGENERATE = f"a unit occurs {DEGENERATE_COPIES} times or more in a row, in {DEGENERATE_CHARACTERS} characters or more"
