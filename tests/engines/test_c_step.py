@@ -91,7 +91,7 @@ def test_references_are_left_alone(batch):
 @pytest.mark.parametrize(
     ("refused", "early"), [(None, False), (None, True), (0, True), (1, True), (2, True), (3, True)]
 )
-def test_the_kernels_are_launched_with_the_columns_that_follow(batch, refused, early):
+def test_the_kernels_are_launched_with_the_fields_that_follow(batch, refused, early):
     """Functions of the test take the place of the driver's. They record their arguments, and refuse one call."""
     calls = []
     address, number = ctypes.c_void_p, ctypes.c_uint

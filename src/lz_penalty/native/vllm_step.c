@@ -14,28 +14,28 @@ long PyLong_AsLong(PyObject *);
 void PyErr_SetString(PyObject *, const char *);
 extern PyObject *PyExc_RuntimeError;
 
-enum { SLOT, LENGTH, NEWEST, FIELDS }; /* of columns [FIELDS, width] */
+enum { SLOT, LENGTH, NEWEST, FIELDS }; /* the fields of each row, and their number */
 
 struct lz_batch {
     PyObject *const *lists; /* [count] */
     const int32_t *rows;    /* [count], the row of each list */
     int32_t *seen;          /* by row: items that were taken in earlier steps */
-    int32_t *buffers;       /* [depth, FIELDS, width], the columns of the last steps, used in turn */
-    int32_t *turn;          /* [0]: the buffer of the newest columns; [1]: set to 1 here when columns are taken */
+    int32_t *buffers;       /* [depth, FIELDS, width], the fields of the last steps; each step uses the next buffer */
+    int32_t *turn;          /* [0]: the number of the current buffer; [1]: set to 1 when C goes to the next one */
     size_t count, width, depth;
     int32_t capacity; /* of a history */
 };
 
-static int32_t *columns_at(const struct lz_batch *batch, size_t buffer) { return batch->buffers + buffer * FIELDS * batch->width; }
+static int32_t *fields_in(const struct lz_batch *batch, size_t buffer) { return batch->buffers + buffer * FIELDS * batch->width; }
 
 static size_t following(const struct lz_batch *batch) { return (batch->turn[0] + 1) % batch->depth; }
 
-/* If every list has one new item and every history has room for it, write the following columns with that item and with
- * the length plus one, and return 1. Otherwise return 0, or -1 if an item is negative or no integer. Then these columns may
- * be half written, and nothing else has changed. */
-static int write_columns(const struct lz_batch *batch) {
-    const int32_t *rows = batch->rows, *before = columns_at(batch, batch->turn[0]);
-    int32_t *after = columns_at(batch, following(batch));
+/* If every list has one new item and every history has room for it, write the fields of the following buffer, with that item
+ * and with the length plus one, and return 1. Otherwise return 0, or -1 if an item is negative or no integer. Then that buffer
+ * may be half written, and nothing else has changed. */
+static int write_fields(const struct lz_batch *batch) {
+    const int32_t *rows = batch->rows, *before = fields_in(batch, batch->turn[0]);
+    int32_t *after = fields_in(batch, following(batch));
     size_t count = batch->count, width = batch->width;
     for (size_t i = 0; i < count; i++)
         if (PyList_Size(batch->lists[i]) != (ptrdiff_t)batch->seen[rows[i]] + 1 ||
@@ -57,9 +57,9 @@ static void move_on(const struct lz_batch *batch) {
     batch->turn[1] = 1;
 }
 
-/* Write the following columns as `write_columns` does. If that returns 1, they become the newest columns. */
+/* Write the following buffer as `write_fields` does. If that returns 1, it becomes the current buffer. */
 int lz_take_newest(const struct lz_batch *batch) {
-    int written = write_columns(batch);
+    int written = write_fields(batch);
     if (written == 1) move_on(batch);
     return written;
 }
@@ -99,8 +99,8 @@ struct lz_launch {
     cu_event_record *record;
     void *side, *found; /* a stream and an event */
     struct lz_kernel find, lower;
-    uint64_t *logits;          /* the value that is the address of the logits */
-    uint64_t *columns[FIELDS]; /* the values that are the addresses of the columns' fields */
+    uint64_t *logits;         /* where `lower` has its parameter for the address of the logits */
+    uint64_t *fields[FIELDS]; /* where `find` has its parameters for the addresses of the fields */
 };
 
 static int launched(const struct lz_launch *how, const struct lz_kernel *kernel, void *stream) {
@@ -116,17 +116,17 @@ static int launched(const struct lz_launch *how, const struct lz_kernel *kernel,
     return !how->launch(&config, kernel->function, kernel->parameters, NULL);
 }
 
-/* Take the newest tokens as `lz_take_newest` does, and launch the kernels with these columns. Return 0 also if the driver
+/* Take the newest tokens as `lz_take_newest` does, and launch the kernels with these fields. Return 0 also if the driver
  * refuses the first launch. That launch goes to the side stream and waits for nothing: all launches of the step before have
- * ended, or there would be no new tokens. A refusal of the second launch is an error: the first one reads the columns, so
+ * ended, or there would be no new tokens. A refusal of the second launch is an error: the first one reads the fields, so
  * they must not be written again. */
 int lz_take_and_launch(const struct lz_batch *batch, const struct lz_launch *how, uint64_t logits, void *stream) {
-    int written = write_columns(batch);
+    int written = write_fields(batch);
     if (written != 1) return written;
-    int32_t *columns = columns_at(batch, following(batch));
+    int32_t *fields = fields_in(batch, following(batch));
     *how->logits = logits;
     for (int field = 0; field < FIELDS; field++)
-        *how->columns[field] = (uint64_t)(uintptr_t)(columns + field * batch->width);
+        *how->fields[field] = (uint64_t)(uintptr_t)(fields + field * batch->width);
     if (!launched(how, &how->find, how->side)) return 0;
     if (how->record(how->found, how->side) || how->wait(stream, how->found, 0) || !launched(how, &how->lower, stream)) {
         PyErr_SetString(PyExc_RuntimeError, "the CUDA driver refused the second launch of the LZ penalty: after an earlier "

@@ -56,7 +56,7 @@ def test_histories_that_are_too_short_for_a_gate_would_be_noticed(vllm_config, m
         run()
 
 
-def test_columns_that_are_copied(vllm_config, monkeypatch):
+def test_fields_that_are_copied(vllm_config, monkeypatch):
     """Memory cannot be pinned for some GPUs. Then kernels read a copy, and none may start before the copy is complete."""
     monkeypatch.setattr(staging, "_reads_host_memory", lambda device: False)
     monkeypatch.setattr(staging, "pins", lambda device: False)

@@ -18,10 +18,10 @@ __all__ = ["FIELDS", "LENGTH", "NEWEST", "SLOT", "NewestReader", "newest_reader"
 
 _LOGGER = logging.getLogger("lz_penalty")
 
-# Columns of a batch, as in vllm_step.c: the slot of a row's history, its length, and its newest token.
+# The fields of each row, as in vllm_step.c: the slot of its history, the history's length, and its newest token.
 SLOT, LENGTH, NEWEST = range(3)
 FIELDS = 3
-_OF_FIELDS = ("row_to_slot", "lengths", "newest_ids")  # the op's names for them
+_ARGUMENTS = ("row_to_slot", "lengths", "newest_ids")  # the op's arguments that the fields are
 
 
 class _Batch(ctypes.Structure):
@@ -65,7 +65,7 @@ class _Launch(ctypes.Structure):
         ("find", _Kernel),
         ("lower", _Kernel),
         ("logits", ctypes.c_void_p),
-        ("columns", ctypes.c_void_p * FIELDS),
+        ("fields", ctypes.c_void_p * FIELDS),
     ]
 
 
@@ -73,7 +73,7 @@ class NewestReader:
     """Takes the newest token of every output, if each has gained exactly one; see `newest_reader`.
 
     Attributes:
-        take: a function that writes the columns of the next buffer and makes it the current one. It returns 1 if it has done
+        take: a function that writes the fields of the next buffer and makes it the current one. It returns 1 if it has done
             so; 0 if a list has gained more tokens or none, or a history is full; -1 if a token is negative. If it does not
             return 1, `turn` and `seen` have not changed.
     """
@@ -119,7 +119,7 @@ class NewestReader:
             find=_kernel(launches.find, early=False),
             lower=_kernel(launches.lower, launches.early),
             logits=launches.lower.value_of("logits"),
-            columns=tuple(map(launches.find.value_of, _OF_FIELDS)),
+            fields=tuple(map(launches.find.value_of, _ARGUMENTS)),
         )
         launch.alive = launches
         return partial(self._functions.lz_take_and_launch, self._batch, ctypes.byref(launch))
@@ -148,8 +148,8 @@ def newest_reader(
         rows: int32 `[outputs]`, the row of each.
         seen: int32, by row: how many items of its list were taken before.
         capacity: how many tokens a history holds.
-        buffers: int32 `[buffers, FIELDS, all rows]`: columns of the batch at some steps; see `Staging`.
-        turn: int32 `[2]`: the number of the current buffer; the reader sets the second to 1 when it takes tokens.
+        buffers: int32 `[buffers, FIELDS, all rows]`: the fields of the batch at some steps; see `Staging`.
+        turn: int32 `[2]`: the number of the current buffer; the reader sets the second number to 1 when it takes tokens.
     """
     functions = _functions()
     if functions is None or not all(type(output) is list for output in outputs):

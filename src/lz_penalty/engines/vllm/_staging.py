@@ -12,57 +12,58 @@ from lz_penalty.engines._device import pins
 
 __all__ = ["Staging"]
 
-_DEPTH = 4
+_BUFFERS = 4
 
 
 class Staging:
-    """Columns int32 `[fields, rows]` in a few buffers of host memory, used in turn.
+    """Numbers int32 `[fields, rows]` in a few buffers of host memory, of which each step uses the next one.
 
-    A buffer is rewritten only after the device has read it. C takes the tokens of a step only if every request has one that
-    was sampled after the previous step. So the device has read everything, and the driver, whose calls cost the most here,
-    need not be asked. Other steps record events.
+    A buffer must not be rewritten before the device has read it. When Python goes to the next buffer, it records a CUDA event
+    after the last use of the old one, and waits for the event of the new one. C calls the driver for neither, which saves
+    time, and need not: C does a step only if every output has gained a token. That token was sampled after the previous step,
+    so the device has read the buffers of all steps before.
 
     Args:
-        columns: their first values.
-        device: where they are read.
+        fields: the first values.
+        device: where the numbers are read.
 
     Attributes:
         buffers: all buffers, `[buffers, fields, rows]`.
-        turn: int32 `[2]`: the number of the current buffer; whether C has gone to another since the last `advance`.
-        is_read_in_place: whether the device reads the host's memory; if not, `publish` must be called.
+        turn: int32 `[2]`: the number of the current buffer, and 1 if C went to it. C reads and writes this array too.
+        is_read_in_place: whether the device reads the buffers themselves. If not, it reads a copy, which `publish` makes.
     """
 
-    def __init__(self, columns: np.ndarray, device: torch.device) -> None:
+    def __init__(self, fields: np.ndarray, device: torch.device) -> None:
         pinned = pins(device)
         self.is_read_in_place = _reads_host_memory(device)
         self.turn = np.zeros(2, np.int32)
-        self._memory = torch.zeros((_DEPTH, *columns.shape), dtype=torch.int32, pin_memory=pinned)
+        self._memory = torch.zeros((_BUFFERS, *fields.shape), dtype=torch.int32, pin_memory=pinned)
         self.buffers = self._memory.numpy()
-        self.buffers[0] = columns
-        self._events = [torch.cuda.Event() for _ in range(_DEPTH)] if pinned else []
+        self.buffers[0] = fields
+        self._events = [torch.cuda.Event() for _ in range(_BUFFERS)] if pinned else []
         self._copy = None if self.is_read_in_place else self._memory[0].to(device, copy=True)
         self._recorded: set[int] = set()  # buffers that may not have been read; their events tell
 
     @property
     def current(self) -> np.ndarray:
-        """The columns of the current buffer."""
+        """The current buffer."""
         return self.buffers[self.turn[0]]
 
-    def fields(self, rows: int) -> list[list[torch.Tensor]]:
-        """Return the fields `[rows]` of each buffer, as the device reads them."""
+    def as_device_reads(self, rows: int) -> list[list[torch.Tensor]]:
+        """Return for each buffer its fields, each for the first `rows` rows, where the device reads them."""
         if self._copy is not None:
-            return [list(self._copy[:, :rows])] * _DEPTH
+            return [list(self._copy[:, :rows])] * _BUFFERS
         return [list(buffer[:, :rows]) for buffer in self._memory]
 
     def publish(self) -> None:
-        """Let the device read the current columns. If it cannot read host memory, wait for a copy."""
+        """Let the device read the current buffer. If it cannot read host memory, copy the buffer and wait for that."""
         if self._copy is not None:
             self._copy.copy_(self._memory[self.turn[0]])
 
     def advance(self) -> np.ndarray:
-        """Go to the next buffer, wait until the device has read it, and return a copy of the columns there, to be changed."""
+        """Go to the next buffer, wait until the device has read it, copy the current one into it, and return it."""
         turn, went_in_c = self.turn.tolist()
-        following = (turn + 1) % _DEPTH
+        following = (turn + 1) % _BUFFERS
         if self._events:
             if went_in_c:
                 self._recorded.clear()

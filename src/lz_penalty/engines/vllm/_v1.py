@@ -1,7 +1,7 @@
 """State for vLLM's V1 runner: the histories of the batch on the device, and no copy per step.
 
     history  [slots, capacity]   on the device; a slot belongs to a request while it is in the batch
-    columns  [3, rows]           slot, length and newest token of each row, where the device can read them; see `Staging`
+    fields   [3, rows]           slot, length and newest token of each row, where the device can read them; see `Staging`
     table    [rows, 14]          settings row of each row, zeros without the penalty; sent when the batch changes, and
                                  rewritten when a request with a policy comes to another section
 
@@ -11,14 +11,14 @@ One decoding step, from the class that vLLM loads to the kernel:
       -> BatchState.apply(logits)                                           here
 
     In Python -> _apply(logits)
-           _take_in_c or _take_in_python   take the new tokens into the columns; the latter also loads histories
+           _take_in_c or _take_in_python   take the new tokens into the fields; the latter also loads histories
            _read_tokens                    with a policy only: each Generation reads its token; other section, other row
            penalise(...)                   lz_penalty.ops.prepare_lz_penalty -> kernels.triton
            _after_penalty                  with a policy only: shadow mode is compared and undone, tokens are forced
            _let_c_launch                   without a policy: from the next step on, C may do it
 
     In C -> launch(logits, stream)                                          _c_step.py, vllm_step.c
-           reads the newest token of vLLM's live output lists into the columns,
+           reads the newest token of vLLM's live output lists into the fields,
            launches the kernel `find` on a side stream: it stores the token in the history and finds the penalties,
              while the model still runs,
            launches the kernel `lower` after the model: it lowers the logits.
@@ -103,9 +103,9 @@ class BatchState:
         self._shadowed: list[Generation] = []  # of the rows in shadow mode
         self._capacity = settings.capacity(max_model_len)
         self._history = torch.zeros((rows + 1, self._capacity), dtype=torch.int32, device=device)
-        self._empty_column = (rows, 0, -1)  # the column of a row without the penalty: no request has the last history
-        self._staging = Staging(np.tile(np.array(self._empty_column, dtype=np.int32)[:, None], rows), device)
-        self._columns = self._staging.current
+        self._no_request = (rows, 0, -1)  # the fields of a row without the penalty: no request has the last slot
+        self._staging = Staging(np.tile(np.array(self._no_request, dtype=np.int32)[:, None], rows), device)
+        self._fields = self._staging.current
         self._seen = np.zeros(rows, dtype=np.int32)  # tokens of each row's output that were taken
         self._table = np.zeros((rows, col.COLUMNS), dtype=np.int32)
         self._requests: list[Request | None] = [None] * rows
@@ -123,12 +123,12 @@ class BatchState:
         self._reader: NewestReader | None = None
         self._launch: Callable[[int, int], int] | None = None  # a whole step in C
         self._stream: Callable[[], int] = int
-        self._fields: list[list[torch.Tensor]] = []
+        self._device_fields: list[list[torch.Tensor]] = []  # of each buffer, as the device reads them
         self._warm_up()
 
     def _warm_up(self) -> None:
         """Have the kernels compiled that most requests need, with an empty row that belongs to no request."""
-        slots, lengths, newest = self._staging.fields(1)[0]
+        slots, lengths, newest = self._staging.as_device_reads(1)[0]
         logits = torch.zeros((1, 1), device=self._history.device)
         ahead = self._staging.is_read_in_place
         self._settings.warm_up(logits, self._history, lengths, None, slots, None, None, newest, ahead=ahead)
@@ -137,7 +137,7 @@ class BatchState:
 
     def update(self, update: BatchUpdate) -> None:
         """Apply vLLM's list of requests that came, went or moved. Outputs are not read: their last ids may be placeholders."""
-        self._columns = self._staging.advance()
+        self._fields = self._staging.advance()
         for row in update.removed:
             self._remove(row)
         for row, params, prompt, output in update.added:
@@ -148,7 +148,7 @@ class BatchState:
         self._batch_size = update.batch_size
         self._rows = np.array([row for row, one in enumerate(self._requests) if one is not None], dtype=np.int32)
         self._outputs = [one.output for one in self._requests if one is not None]
-        self._fields = self._staging.fields(self._batch_size)
+        self._device_fields = self._staging.as_device_reads(self._batch_size)
         self._reader = None
         if self._in_c:
             buffers, turn = self._staging.buffers, self._staging.turn
@@ -170,7 +170,7 @@ class BatchState:
             self._free_slots.pop()
             generation = self._registry.start(settings, params, prompt, slot) if settings.asked else None
             self._requests[row] = Request(slot, settings, prompt, output, generation)
-            self._columns[SLOT, row] = slot
+            self._fields[SLOT, row] = slot
             self._table[row] = generation.settings_row if generation else settings.settings_row
             self._unloaded.add(slot)
 
@@ -182,7 +182,7 @@ class BatchState:
             self._free_slots.append(request.slot)
             self._unloaded.discard(request.slot)
             self._requests[row] = None
-            self._columns[:, row] = self._empty_column
+            self._fields[:, row] = self._no_request
             self._table[row] = 0
 
     def _move(self, a: int, b: int, swap: bool) -> None:
@@ -191,7 +191,7 @@ class BatchState:
         if self._requests[a] is None and self._requests[b] is None:
             return
         self._requests[a], self._requests[b] = self._requests[b], self._requests[a]
-        self._columns[:, [a, b]] = self._columns[:, [b, a]]
+        self._fields[:, [a, b]] = self._fields[:, [b, a]]
         self._seen[[a, b]] = self._seen[[b, a]]
         self._table[[a, b]] = self._table[[b, a]]
 
@@ -228,13 +228,13 @@ class BatchState:
             self._read_tokens()
             self._shadow.save(logits)
         self._staging.publish()
-        slots, lengths, newest = self._fields[self._staging.turn[0]]
+        slots, lengths, newest = self._device_fields[self._staging.turn[0]]
         given = (logits, self._history, lengths, None, slots, None, None, newest)
         if self._penalise is None:
             ahead = (
                 self._reader is not None  # C can read the tokens
                 and not self._generations  # a policy reads them on the host before the penalty
-                and self._staging.is_read_in_place  # a copy of the columns would not be ordered before a side stream
+                and self._staging.is_read_in_place  # a copy of the fields would not be ordered before a side stream
             )
             self._penalise = prepare_lz_penalty(*given, config=self._pack(), ahead=ahead)
         self._penalise(*given)
@@ -259,20 +259,20 @@ class BatchState:
     def _take_in_python(self) -> None:
         """Take what the outputs have gained: one token each, or none while a request is prefilled."""
         if self._penalise is not None:  # else `update` has just advanced
-            self._columns = self._staging.advance()
+            self._fields = self._staging.advance()
         if self._unloaded:
             self._load(
                 [row for row, one in enumerate(self._requests) if one is not None and one.slot in self._unloaded]
             )
-        columns, rows, outputs = self._columns, self._rows, self._outputs
+        fields, rows, outputs = self._fields, self._rows, self._outputs
         fresh = np.fromiter(map(len, outputs), np.int64, len(outputs)) - self._seen[rows]
-        columns[NEWEST] = -1
-        one = (fresh == 1) & (columns[LENGTH, rows] < self._capacity)
+        fields[NEWEST] = -1
+        one = (fresh == 1) & (fields[LENGTH, rows] < self._capacity)
         tokens = [output[-1] for output, is_one in zip(outputs, one.tolist(), strict=True) if is_one]
         if min(tokens, default=0) < 0:
             raise placeholder()
-        columns[NEWEST, rows[one]] = tokens
-        columns[LENGTH, rows[one]] += 1
+        fields[NEWEST, rows[one]] = tokens
+        fields[LENGTH, rows[one]] += 1
         self._seen[rows[one]] += 1
         # Load again where a slot is full, or where an output has lost tokens (vLLM takes them back when a transfer of cache
         # blocks fails) or gained several.
@@ -324,7 +324,7 @@ class BatchState:
         if block.size and block.min() < 0:
             raise placeholder()
         for (row, request), context in zip(requests, contexts, strict=True):
-            self._columns[:, row] = request.slot, len(context), -1
+            self._fields[:, row] = request.slot, len(context), -1
             self._seen[row] = len(request.output)
             self._unloaded.discard(request.slot)
         store(self._history, [request.slot for _, request in requests], block)
