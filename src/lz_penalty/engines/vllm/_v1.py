@@ -1,36 +1,42 @@
-"""State for vLLM's V1 runner: the histories of the batch on the device, and no copy per step.
+"""A step of vLLM's V1 runner: `BatchState` keeps the histories of the batch on the device and penalises its logits.
 
-    history  [slots, capacity]   on the device; a slot belongs to a request while it is in the batch
+    history  [slots, capacity]   on the device; a slot belongs to a request while the request is in the batch
     fields   [3, rows]           slot, length and newest token of each row, where the device can read them; see `Staging`
     table    [rows, 14]          settings row of each row, zeros without the penalty; sent when the batch changes, and
                                  rewritten when a request with a policy comes to another section
 
 One decoding step, from the class that vLLM loads to the kernel:
 
-    vLLM calls LZPenaltyLogitsProcessor.apply(logits)                       _processor.py
-      -> BatchState.apply(logits)                                           here
+    If requests come, go or move, vLLM first calls LZPenaltyLogitsProcessor.update_state(batch_update)     _processor.py
+      -> BatchState.update         gives slots to new requests; the op must be prepared again              here
+
+    vLLM calls LZPenaltyLogitsProcessor.apply(logits)                                                      _processor.py
+      -> BatchState.apply(logits)  does the step in C or in Python                                         here
 
     In Python -> _apply(logits)
-           _take_in_c or _take_in_python   take the new tokens into the fields; the latter also loads histories
-           _read_tokens                    with a policy only: each Generation reads its token; other section, other row
-           penalise(...)                   lz_penalty.ops.prepare_lz_penalty -> kernels.triton
-           _after_penalty                  with a policy only: shadow mode is compared and undone, tokens are forced
-           _let_c_launch                   without a policy: from the next step on, C may do it
+        _take_in_c or _take_in_python   write the new tokens into the fields; `_take_in_python` also loads whole histories
+        _read_tokens                    with a policy: each `Generation` reads its new token. A request that comes to another
+                                        section gets the settings row of that section
+        self._penalise(...)             the function that `ops.prepare_lz_penalty` has returned. On a GPU, it launches the
+                                        kernels; see `kernels/triton/__init__.py`
+        _after_penalty                  with a policy: undo the penalty of rows in shadow mode, and force tokens
+        _let_c_launch                   without a policy: let C do the next steps, if it can
 
-    In C -> launch(logits, stream)                                          _c_step.py, vllm_step.c
-           reads the newest token of vLLM's live output lists into the fields,
-           launches the kernel `find` on a side stream: it stores the token in the history and finds the penalties,
-             while the model still runs,
-           launches the kernel `lower` after the model: it lowers the logits.
+    In C -> lz_take_and_launch(logits, stream)                                            _c_step.py, native/vllm_step.c
+        writes the newest token of each of vLLM's output lists into the fields
+        launches `find_kernel` on a side stream: while the model still runs, it stores the tokens in the histories and finds
+            which logits are to be lowered
+        launches `lower_kernel` after the model: it lowers them
 
-When requests come, go or move, vLLM calls `update_state` first, and the op is prepared again. On a GPU, the steps after that
-launch these kernels:
+A request with a policy keeps the whole batch in Python. After a change of the batch, these kernels are launched on a GPU:
 
-    step 1            Python   `row_kernel` does both parts in one launch
-    step 2            Python   `find` and `lower`
-    step 3 and later  C        `find` and `lower`; a step in which an output has not gained exactly one token is in Python
-    with a policy     Python   `row_kernel` in every step; also without a C compiler
-    a window > 2048   Python   `store`, `gather` and `write` in every step, with or without a policy
+    no request is penalised    every step         nothing
+    no request has a policy    step 1             Python   `row_kernel`
+                               step 2             Python   `find_kernel` and `lower_kernel`
+                               step 3 and later   C        `find_kernel` and `lower_kernel`; from Python in a step in which
+                                                           an output has gained no token or several
+    some request has a policy  every step         Python   `row_kernel`; also without a C compiler or pinned memory
+    a window > 2048            every step         Python   `store_kernel`, `gather_kernel` and `write_kernel`
 """
 
 from __future__ import annotations
@@ -58,7 +64,10 @@ __all__ = ["BatchState"]
 
 
 class Request(NamedTuple):
-    """A penalised request in the batch. `output` is vLLM's own list, which grows. `generation` is `None` without a policy."""
+    """A request in the batch that is penalised or has a policy.
+
+    `output` is vLLM's own list, to which vLLM appends tokens. `generation` is `None` without a policy.
+    """
 
     slot: int
     settings: Settings
@@ -67,8 +76,8 @@ class Request(NamedTuple):
     generation: Generation | None
 
     def context(self) -> list[int]:
-        """Return the trailing tokens that can matter."""
-        reach = max(1, self.settings.reach)  # 0: a policy without any penalty
+        """Return the trailing tokens that can matter to the penalty."""
+        reach = max(1, self.settings.reach)  # it is 0 for a policy that penalises no section
         tokens = self.output[-reach:]
         if self.settings.include_prompt and len(tokens) < reach:
             tokens = self.prompt[len(tokens) - reach :] + tokens
@@ -100,30 +109,28 @@ class BatchState:
         self._registry = registry
         self._in_c = in_c
         self._shadow = Shadow(device)
-        self._shadowed: list[Generation] = []  # of the rows in shadow mode
+        self._shadowed: list[Generation] = []  # of the rows in shadow mode, in their order
         self._capacity = settings.capacity(max_model_len)
         self._history = torch.zeros((rows + 1, self._capacity), dtype=torch.int32, device=device)
         self._no_request = (rows, 0, -1)  # the fields of a row without the penalty: no request has the last slot
         self._staging = Staging(np.tile(np.array(self._no_request, dtype=np.int32)[:, None], rows), device)
-        self._fields = self._staging.current
-        self._seen = np.zeros(rows, dtype=np.int32)  # tokens of each row's output that were taken
+        self._fields = self._staging.current  # what Python writes; C may have gone to the next buffer since
+        self._seen = np.zeros(rows, dtype=np.int32)  # by row: how many tokens of the output were taken
         self._table = np.zeros((rows, col.COLUMNS), dtype=np.int32)
         self._requests: list[Request | None] = [None] * rows
         self._free_slots = list(range(rows))
         self._batch_size = 0
         self._unloaded: set[int] = set()  # slots of requests whose history has not been sent yet
-        self._rows = np.zeros(0, dtype=np.int32)
-        self._outputs: list[list[int]] = []
+        # What follows is for the current batch: `update` and the first step after it set it.
+        self._rows = np.zeros(0, dtype=np.int32)  # of the requests
+        self._outputs: list[list[int]] = []  # of these rows
         self._generations: list[tuple[int, list[int], Generation]] = []  # row and output of requests with a policy
-        # What follows is made again when the batch has changed.
-        self._penalise: Callable[..., Any] | None = (
-            None  # `None`: no step since `update`, which has advanced the staging
-        )
+        self._device_fields: list[list[torch.Tensor]] = []  # the fields in each buffer, as the device reads them
         self._sent = torch.zeros(0)  # the table on the device
-        self._reader: NewestReader | None = None
-        self._launch: Callable[[int, int], int] | None = None  # a whole step in C
-        self._stream: Callable[[], int] = int
-        self._device_fields: list[list[torch.Tensor]] = []  # of each buffer, as the device reads them
+        self._reader: NewestReader | None = None  # takes the new tokens in C
+        self._penalise: Callable[..., Any] | None = None  # the prepared op; `None` until the first step after `update`
+        self._launch: Callable[[int, int], int] | None = None  # does a step in C; `None`: Python does it
+        self._stream: Callable[[], int] = int  # returns the handle of the current stream; set with `_launch`
         self._warm_up()
 
     def _warm_up(self) -> None:
@@ -146,8 +153,9 @@ class BatchState:
         for a, b, direction in update.moved:
             self._move(a, b, direction == MoveDirectionality.SWAP)
         self._batch_size = update.batch_size
-        self._rows = np.array([row for row, one in enumerate(self._requests) if one is not None], dtype=np.int32)
-        self._outputs = [one.output for one in self._requests if one is not None]
+        requests = [(row, request) for row, request in enumerate(self._requests) if request is not None]
+        self._rows = np.array([row for row, _ in requests], dtype=np.int32)
+        self._outputs = [request.output for _, request in requests]
         self._device_fields = self._staging.as_device_reads(self._batch_size)
         self._reader = None
         if self._in_c:
@@ -155,9 +163,7 @@ class BatchState:
             self._reader = newest_reader(self._outputs, self._rows, self._seen, self._capacity, buffers, turn)
         self._penalise = self._launch = None
         self._generations = [
-            (row, one.output, one.generation)
-            for row, one in enumerate(self._requests)
-            if one is not None and one.generation is not None
+            (row, request.output, request.generation) for row, request in requests if request.generation is not None
         ]
         self._shadowed = [generation for _, _, generation in self._generations if generation.shadow]
         self._shadow.choose([row for row, _, generation in self._generations if generation.shadow])
@@ -208,12 +214,13 @@ class BatchState:
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         """Penalise the logits of the batch in place."""
         launch = self._launch
+        # If C returns 0 or -1, it has taken no token: Python does the step, or raises.
         if launch is None or logits.shape[0] != self._batch_size or launch(logits.data_ptr(), self._stream()) <= 0:
             self._apply(logits)
         return logits
 
     def _apply(self, logits: torch.Tensor) -> None:
-        """Do a step that C does not do: see the list at the top."""
+        """Do a step in Python: see the walk at the top."""
         if not self._outputs:
             self._registry.collect()
             return
@@ -229,7 +236,8 @@ class BatchState:
             self._shadow.save(logits)
         self._staging.publish()
         slots, lengths, newest = self._device_fields[self._staging.turn[0]]
-        given = (logits, self._history, lengths, None, slots, None, None, newest)
+        starts = tail_ids = tail_lengths = None
+        given = (logits, self._history, lengths, starts, slots, tail_ids, tail_lengths, newest)
         if self._penalise is None:
             ahead = (
                 self._reader is not None  # C can read the tokens
@@ -244,39 +252,65 @@ class BatchState:
             self._let_c_launch()
 
     def _take_in_c(self) -> bool:
-        """Let C take the new tokens if the batch is the same and every output has gained one; return whether that is so."""
+        """Let C take the new tokens; return whether it did: the batch is the same, and every output has gained one token."""
         taken = 0 if self._penalise is None or self._reader is None else self._reader.take()
         if taken < 0:
-            raise placeholder()
+            raise _placeholder_error()
         return taken == 1
-
-    def _let_c_launch(self) -> None:
-        """Let C do the next steps, if it can launch the op."""
-        launches = getattr(self._penalise, "ahead", None)
-        if launches is not None and self._reader is not None:
-            self._launch, self._stream = self._reader.launching(launches), launches.stream
 
     def _take_in_python(self) -> None:
         """Take what the outputs have gained: one token each, or none while a request is prefilled."""
         if self._penalise is not None:  # else `update` has just advanced
             self._fields = self._staging.advance()
         if self._unloaded:
-            self._load(
-                [row for row, one in enumerate(self._requests) if one is not None and one.slot in self._unloaded]
-            )
+            requests = enumerate(self._requests)
+            self._load([row for row, request in requests if request is not None and request.slot in self._unloaded])
         fields, rows, outputs = self._fields, self._rows, self._outputs
         fresh = np.fromiter(map(len, outputs), np.int64, len(outputs)) - self._seen[rows]
         fields[NEWEST] = -1
-        one = (fresh == 1) & (fields[LENGTH, rows] < self._capacity)
-        tokens = [output[-1] for output, is_one in zip(outputs, one.tolist(), strict=True) if is_one]
+        takes_one = (fresh == 1) & (fields[LENGTH, rows] < self._capacity)
+        tokens = [output[-1] for output, takes in zip(outputs, takes_one.tolist(), strict=True) if takes]
         if min(tokens, default=0) < 0:
-            raise placeholder()
-        fields[NEWEST, rows[one]] = tokens
-        fields[LENGTH, rows[one]] += 1
-        self._seen[rows[one]] += 1
+            raise _placeholder_error()
+        taking = rows[takes_one]
+        fields[NEWEST, taking] = tokens
+        fields[LENGTH, taking] += 1
+        self._seen[taking] += 1
         # Load again where a slot is full, or where an output has lost tokens (vLLM takes them back when a transfer of cache
         # blocks fails) or gained several.
-        self._load(rows[(fresh != 0) & ~one].tolist())
+        self._load(rows[(fresh != 0) & ~takes_one].tolist())
+
+    def _load(self, rows: list[int]) -> None:
+        """Send the whole histories of these rows, in one block."""
+        if not rows:
+            return
+        requests = [(row, request) for row in rows if (request := self._requests[row]) is not None]
+        contexts = [array("i", request.context()) for _, request in requests]
+        block = padded(contexts)
+        if block.size and block.min() < 0:
+            raise _placeholder_error()
+        for (row, request), context in zip(requests, contexts, strict=True):
+            self._fields[:, row] = request.slot, len(context), -1
+            self._seen[row] = len(request.output)
+            self._unloaded.discard(request.slot)
+        store(self._history, [request.slot for _, request in requests], block)
+
+    def _pack(self) -> PackedConfig:
+        """Send the table, and return the settings of the batch with the largest sizes that any of its sections has.
+
+        With these sizes the prepared op serves every section. An op that was prepared when no row had a penalty would do
+        nothing at all: it would not store the newest tokens, and the histories would lack them in the next section.
+        """
+        settings_rows = self._table[: self._batch_size]
+        self._sent = send(settings_rows.copy(), self._history.device)
+        largest = np.concatenate([settings_rows, *[generation.settings_rows for *_, generation in self._generations]])
+        return self._settings.pack(largest, self._sent)
+
+    def _let_c_launch(self) -> None:
+        """Let C do the next steps, if it can launch the op."""
+        launches = getattr(self._penalise, "ahead", None)
+        if launches is not None and self._reader is not None:
+            self._launch, self._stream = self._reader.launching(launches), launches.stream
 
     # ------------------------------------------------------------ requests with a policy
 
@@ -288,22 +322,11 @@ class BatchState:
             if generation.read(output) and not np.array_equal(generation.settings_row, self._table[row]):
                 self._table[row] = generation.settings_row
                 changed = True
-        if changed and self._penalise is not None:
+        if changed and self._penalise is not None:  # else `_pack` sends the table
             self._sent.copy_(send(self._table[: self._batch_size], self._sent.device))
 
-    def _pack(self) -> PackedConfig:
-        """Return the settings of the batch, with the sizes of the largest section.
-
-        With these sizes the op stays prepared when settings rows change. It also stores the newest tokens in every section,
-        which it does not do where no row has anything to compute.
-        """
-        settings_rows = self._table[: self._batch_size]
-        self._sent = send(settings_rows.copy(), self._history.device)
-        largest = np.concatenate([settings_rows, *[generation.settings_rows for *_, generation in self._generations]])
-        return self._settings.pack(largest, self._sent)
-
     def _after_penalty(self, logits: torch.Tensor) -> None:
-        """Undo the penalty of rows in shadow mode, and force the tokens that must come."""
+        """Undo the penalty of rows in shadow mode, and force the tokens that generations demand."""
         flags = self._shadow.restore(logits)
         if flags is not None:
             for i, generation in enumerate(self._shadowed):
@@ -312,25 +335,8 @@ class BatchState:
             if generation.forced is not None:
                 force_(logits, row, generation.forced, "overridden" if generation.overrides_masks else "obeyed")
 
-    # ------------------------------------------------------------ now and then
 
-    def _load(self, rows: list[int]) -> None:
-        """Send the whole history of these rows, in one pinned block."""
-        if not rows:
-            return
-        requests = [(row, request) for row in rows if (request := self._requests[row]) is not None]
-        contexts = [array("i", request.context()) for _, request in requests]
-        block = padded(contexts)
-        if block.size and block.min() < 0:
-            raise placeholder()
-        for (row, request), context in zip(requests, contexts, strict=True):
-            self._fields[:, row] = request.slot, len(context), -1
-            self._seen[row] = len(request.output)
-            self._unloaded.discard(request.slot)
-        store(self._history, [request.slot for _, request in requests], block)
-
-
-def placeholder() -> LZPenaltyError:
+def _placeholder_error() -> LZPenaltyError:
     """Return the error for an output id that vLLM has not filled in."""
     return LZPenaltyError(
         "vLLM gave an output id of -1, a placeholder for a token that it has not copied to the host: the LZ penalty "
