@@ -131,7 +131,7 @@ def test_the_kernels_are_launched_with_the_fields_that_follow(batch, refused, ea
             values=values,
             function=function,
             parameters=ctypes.addressof(addresses),
-            value_of=lambda name: addresses[names.index(name)],
+            address_of=lambda name: addresses[names.index(name)],
             grid=(5, 1, 1),
             threads=512,
             shared=1024,

@@ -70,7 +70,7 @@ class _Launch(ctypes.Structure):
 
 
 class NewestReader:
-    """Takes the newest token of every output, if each has gained exactly one; see `newest_reader`.
+    """Takes the newest token of every output, if each has gained exactly one. `newest_reader` makes it.
 
     Attributes:
         take: a function that writes the fields of the next buffer and makes it the current one. It returns 1 if it has done
@@ -100,15 +100,20 @@ class NewestReader:
             depth=buffers.shape[0],
             capacity=capacity,
         )
-        batch.alive = (lists, outputs, rows, seen, buffers, turn)
-        self._functions, self._batch = functions, ctypes.byref(batch)  # it keeps the structure alive
+        batch.alive = (lists, outputs, rows, seen, buffers, turn)  # the structure has their addresses only
+        self._functions, self._batch = functions, ctypes.byref(batch)
         self.take: Callable[[], int] = partial(functions.lz_take_newest, self._batch)
 
     def launching(self, launches: Any) -> Callable[[int, int], int]:
-        """Return a function that does what `take` does and then launches the kernels of a `LaunchAhead`.
+        """Return a function that does what `take` does and then launches two kernels: a whole step.
 
-        Its arguments are the addresses of the logits and the stream. It also returns 0 if the first kernel cannot be
-        launched. Every step calls it, and by then the caches hold nothing of what it touches, so it touches little.
+        Args:
+            launches: the kernels, in a `lz_penalty.kernels.triton._launch.LaunchAhead`.
+
+        Returns:
+            A function of the address of the logits and the handle of the stream. It returns what `take` returns, and also 0
+            if the driver refuses the first launch. It reads little memory: between two steps, vLLM's own work replaces
+            everything in the CPU's caches.
         """
         launch = _Launch(
             launch=_address(launches.driver.cuLaunchKernelEx),
@@ -118,10 +123,10 @@ class NewestReader:
             found=launches.found,
             find=_kernel(launches.find, early=False),
             lower=_kernel(launches.lower, launches.early),
-            logits=launches.lower.value_of("logits"),
-            fields=tuple(map(launches.find.value_of, _ARGUMENTS)),
+            logits=launches.lower.address_of("logits"),
+            fields=tuple(map(launches.find.address_of, _ARGUMENTS)),
         )
-        launch.alive = launches
+        launch.alive = launches  # the structure has addresses only
         return partial(self._functions.lz_take_and_launch, self._batch, ctypes.byref(launch))
 
 
@@ -141,10 +146,10 @@ def newest_reader(
     buffers: np.ndarray,
     turn: np.ndarray,
 ) -> NewestReader | None:
-    """Return a reader of these outputs; `None` if there is no C compiler.
+    """Return a reader of these outputs; `None` if there is no C compiler, or if an output is no list.
 
     Args:
-        outputs: the lists.
+        outputs: vLLM's lists of output tokens, one for each request. The reader reads them anew at every step.
         rows: int32 `[outputs]`, the row of each.
         seen: int32, by row: how many items of its list were taken before.
         capacity: how many tokens a history holds.
@@ -164,6 +169,7 @@ def reads_in_c() -> bool:
 
 @lru_cache(maxsize=None)
 def _functions() -> Any:
+    """Return the compiled functions of vllm_step.c; `None`, with a warning, if there is no C compiler."""
     try:
         functions = load("vllm_step.c", include_dir(), ctypes.PyDLL)
     except BackendUnavailableError as error:

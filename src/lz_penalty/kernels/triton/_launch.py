@@ -14,7 +14,7 @@ import triton
 
 _FORMATS = {"i32": "<i", "i64": "<q", "fp32": "<f"}
 _SCRATCH = 2  # pointers that Triton appends to every kernel's parameters; null if a kernel needs no scratch memory
-_SLOT = 8  # bytes for each parameter
+_PARAMETER_BYTES = 8  # of the memory for each parameter
 
 
 def direct_launch(compiled, grid, arguments):
@@ -28,18 +28,18 @@ def direct_launch(compiled, grid, arguments):
     about = compiled.metadata
     kinds = list(compiled.src.signature.items())[: len(arguments)]
     passed = [(name, kind, at) for at, (name, kind) in enumerate(kinds) if kind != "constexpr"]
-    sizes = [_SLOT if kind[0] == "*" else struct.calcsize(_FORMATS[kind]) for _, kind, _ in passed]
-    launcher = _launcher()
+    sizes = [_PARAMETER_BYTES if kind[0] == "*" else struct.calcsize(_FORMATS[kind]) for _, kind, _ in passed]
+    driver = _driver()
     if (
-        launcher is None
-        or _parameter_sizes(launcher, compiled.function) != sizes + [_SLOT] * _SCRATCH
+        driver is None
+        or _parameter_sizes(driver, compiled.function) != sizes + [_PARAMETER_BYTES] * _SCRATCH
         or _is_profiled()
         or about.num_ctas != 1
         or any(getattr(about, name, 0) for name in ("global_scratch_size", "profile_scratch_size"))
         or any(getattr(about, name, False) for name in ("launch_cooperative_grid", "launch_pdl"))
     ):
         return None
-    return DirectLaunch(launcher.cuLaunchKernel, compiled, grid, passed, arguments)
+    return DirectLaunch(driver.cuLaunchKernel, compiled, grid, passed, arguments)
 
 
 class DirectLaunch:
@@ -47,7 +47,7 @@ class DirectLaunch:
 
     Attributes:
         function: the kernel's handle. This and the next four are what C needs for a launch.
-        parameters: the address of the parameters' addresses.
+        parameters: the address of an array, which has for each parameter the address of its value.
         grid: three sizes.
         threads: the number of threads of a block.
         shared: bytes of shared memory.
@@ -55,17 +55,17 @@ class DirectLaunch:
     """
 
     def __init__(self, launch, compiled, grid, passed, arguments):
-        self._memory = (ctypes.c_uint64 * (len(passed) + _SCRATCH))()
-        self._values = {name: ctypes.addressof(self._memory) + at * _SLOT for at, (name, _, _) in enumerate(passed)}
-        self._tensors = []
+        self._values = (ctypes.c_uint64 * (len(passed) + _SCRATCH))()
+        addresses = [ctypes.addressof(self._values) + place * _PARAMETER_BYTES for place in range(len(self._values))]
+        self._addresses = (ctypes.c_void_p * len(addresses))(*addresses)
+        self._by_name = {name: addresses[place] for place, (name, _, _) in enumerate(passed)}
+        self._tensors = []  # the place of each among the parameters, and its place among the arguments
         for place, (_, kind, at) in enumerate(passed):
             if kind[0] == "*":
                 self._tensors.append((place, at))
-                self._memory[place] = arguments[at].data_ptr()
+                self._values[place] = arguments[at].data_ptr()
             else:
-                struct.pack_into(_FORMATS[kind], self._memory, place * _SLOT, arguments[at])
-        places = [ctypes.addressof(self._memory) + place * _SLOT for place in range(len(self._memory))]
-        self._addresses = (ctypes.c_void_p * len(places))(*places)
+                struct.pack_into(_FORMATS[kind], self._values, place * _PARAMETER_BYTES, arguments[at])
         self._compiled = compiled  # Triton unloads a kernel that nobody refers to
         self.function, self.parameters = compiled.function, ctypes.addressof(self._addresses)
         self.grid, self.threads, self.shared = grid, compiled.metadata.num_warps * 32, compiled.metadata.shared
@@ -77,12 +77,12 @@ class DirectLaunch:
     def __call__(self, arguments):
         """Launch on the current stream and return whether the driver accepted it."""
         for place, at in self._tensors:
-            self._memory[place] = arguments[at].data_ptr()
+            self._values[place] = arguments[at].data_ptr()
         return self._launch(*self._unchanging, ctypes.c_void_p(self.stream()), self._addresses, None) == 0
 
-    def value_of(self, name):
-        """Return the address of the value of this parameter, which is the address of a tensor."""
-        return self._values[name]
+    def address_of(self, name):
+        """Return where in host memory a launch finds the value of this parameter, so that C can write another value."""
+        return self._by_name[name]
 
 
 class LaunchAhead:
@@ -106,7 +106,7 @@ class LaunchAhead:
 
     def __init__(self, find, lower, between, early):
         self.find, self.lower, self._between, self.early = find, lower, between, early
-        self.driver, self.stream = _launcher(), lower.stream
+        self.driver, self.stream = _driver(), lower.stream
         self._side = side_stream(torch.cuda.current_device())
         self._found = torch.cuda.Event()
         self._found.record(self._side)  # this creates it
@@ -134,7 +134,8 @@ def _is_profiled():
 
 
 @functools.lru_cache(maxsize=None)
-def _launcher():
+def _driver():
+    """Return the library of the CUDA driver; `None` if it is missing or too old."""
     try:
         driver = ctypes.PyDLL("libcuda.so.1")  # keeps the interpreter's lock: releasing it costs more than a launch
         for name in ("cuFuncGetParamInfo", "cuLaunchKernel", "cuLaunchKernelEx"):
