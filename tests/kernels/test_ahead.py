@@ -21,7 +21,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from lz_penalty.kernels.triton._kernels import lower_kernel
 constants = {"logit_stride": 1, "LOOP_BLOCK": 0, "LOWEST": -1.0, "EARLY": sys.argv[1] == "True", "BLOCK": 512}
-kinds = {"logits": "*fp32", "row_stride": "i32", "places": "*i32", "changes": "*fp32"}
+kinds = {"logits": "*fp32", "row_stride": "i32", "found_tokens": "*i32", "changes": "*fp32"}
 kinds = {name: kinds.get(name, "constexpr") for name in lower_kernel.arg_names}
 source = ASTSource(lower_kernel, kinds, constexprs=constants)
 print(triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 16}).asm["ptx"])
@@ -57,30 +57,30 @@ def launched(monkeypatch):
 @pytest.mark.parametrize("early", [False, True])
 def test_one_launch_first_then_two(launched, monkeypatch, early):
     monkeypatch.setattr(triton_cuda, "may_start_early", lambda device: early)
-    ahead = triton_cuda._Ahead(LOGITS, CONSTANTS, 1, ())
+    ahead = triton_cuda._TwoLaunches(LOGITS, CONSTANTS, 1, ())
     ahead(ARGUMENTS)
     assert launched.log == ["row_kernel"]
     assert ahead.launch_ahead is None
     ahead(ARGUMENTS)
     assert launched.log == ["row_kernel", *TWO]
-    find, lower, (places, changes), launched_early = ahead.launch_ahead
-    assert [one.early for one in (ahead._whole, ahead._find, ahead._lower)] == [None, None, early]
+    find, lower, (found_tokens, changes), launched_early = ahead.launch_ahead
+    assert [one.early for one in (ahead._one, ahead._find, ahead._lower)] == [None, None, early]
     assert launched_early == early
     assert [find, lower] == TWO
-    assert (places.shape, places.dtype) == ((3, 17), torch.int32)
+    assert (found_tokens.shape, found_tokens.dtype) == ((3, 17), torch.int32)
     assert (changes.shape, changes.dtype) == ((3, 17), torch.float32)
-    assert ahead._find.arguments == (8, 3.0, "history", "table", None, None, None, places, changes)
-    assert ahead._lower.arguments == (LOGITS, 8, 1, places, changes)
+    assert ahead._find.arguments == (8, 3.0, "history", "table", None, None, None, found_tokens, changes)
+    assert ahead._lower.arguments == (LOGITS, 8, 1, found_tokens, changes)
     ahead(ARGUMENTS)  # a step in between from Python
     assert launched.log == ["row_kernel", *TWO, *TWO]
-    assert ahead._find.arguments[-2] is places
+    assert ahead._find.arguments[-2] is found_tokens
     assert ahead.launch_ahead is ahead.launch_ahead
 
 
 @pytest.mark.parametrize("name", TWO)
 def test_where_triton_must_launch_it_stays_one(launched, name):
     launched.refused.add(name)
-    ahead = triton_cuda._Ahead(LOGITS, CONSTANTS, 1, ())
+    ahead = triton_cuda._TwoLaunches(LOGITS, CONSTANTS, 1, ())
     for _ in range(4):
         ahead(ARGUMENTS)
     assert launched.log == ["row_kernel", *TWO, "row_kernel", "row_kernel"]
@@ -113,5 +113,5 @@ def test_a_kernel_that_starts_early_waits_before_it_looks_at_the_logits(early):
     ptx = printed_with_compiler(COMPILED, str(early))
     words = {"ld.global": "read", "griddepcontrol.wait": "wait", "atom.global": "lower", "red.global": "lower"}
     found = [word for line in ptx.splitlines() for text, word in words.items() if text in line]
-    place_and_change, logit = ["read", "read"], ["read", "lower", "lower"]
-    assert found == [*place_and_change, *(["wait"] if early else []), *logit]
+    token_and_change, logit = ["read", "read"], ["read", "lower", "lower"]
+    assert found == [*token_and_change, *(["wait"] if early else []), *logit]

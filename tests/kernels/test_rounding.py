@@ -21,7 +21,7 @@ from lz_penalty.kernels.triton import options
 
 KINDS = {"literal": "fp32", "matches": "*i16", "loops": "*fp64", "kept_tokens": "*i64", "kept_flags": "*i8"}
 KINDS |= dict.fromkeys(("logits", "changes", "originals"), "*fp32")
-KINDS |= dict.fromkeys("token_ids lengths row_to_slot newest_ids table exempt_ids places ranks".split(), "*i32")
+KINDS |= dict.fromkeys("token_ids lengths row_to_slot newest_ids table exempt_ids found_tokens ranks".split(), "*i32")
 KINDS |= dict.fromkeys(("words", "kept_about"), "*i32")
 CONSTANTS = {"EXEMPT_STEPS": 4, "BUFFER_BLOCK": 32, "LOOP_BLOCK": 1024, "RUN_BLOCK": 2048}
 CONSTANTS |= {"GATE": True, "LOWEST": -1.0, "BLOCK": 512, "MOST_CHUNKS": 128, "MOST_WORDS": 128, "SPAN": 1024}

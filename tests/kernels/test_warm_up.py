@@ -162,7 +162,7 @@ def test_kernels_depend_on_no_other_number():
     kernels, names = json.loads(printed_with_compiler(SPECIALISED))
     in_key, float32 = {"logit_stride", "stride"}, {"literal"}
     own_arrays = {
-        "places",
+        "found_tokens",
         "changes",
         "matches",
         "originals",

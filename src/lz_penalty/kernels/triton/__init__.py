@@ -1,15 +1,21 @@
-"""Triton backend for CUDA: one launch for ordinary windows, two for long ones. The host never waits.
+"""Triton backend for CUDA. The host never waits.
 
-One program works on one row. It loads every candidate's original logit, waits for its threads, and then lowers the
-logits with atomic minima: the smallest value of each token remains, without a table over the vocabulary and without a
-sort. A long window is cut into chunks that many programs share; a scratch buffer carries the longest match and the
-original logits from one launch to the next.
+The longest window of the batch decides what a step launches:
+
+    up to 2,048 tokens                `row_kernel`                                           `_OneLaunch`
+    up to 2,048, prepared `ahead`     `find_kernel`, `lower_kernel`                          `_TwoLaunches`
+    longer                            `store_kernel`, `gather_kernel` and `write_kernel`     `_LongWindows`
+
+In `row_kernel`, one program works on one row. It loads every candidate's original logit, waits for its threads, and then
+lowers the logits with atomic minima: the smallest value of each token remains, without a table over the vocabulary and
+without a sort. A long window is cut into chunks that many programs share; scratch memory carries the longest match and the
+original logits from `gather_kernel` to `write_kernel`. `store_kernel` is launched if an engine passes the newest tokens.
 
 With a gate, a row must know which of its last tokens are copied. The first call counts them all; later calls keep that and
 look at the newest token only, if the context is the last one and one more token.
 
-An engine may know the newest tokens long before it has the logits. Then one launch finds the changes, on its own stream
-while the model runs, and another lowers the logits. The step waits for the second launch only.
+An engine may know the newest tokens long before it has the logits. Then `find_kernel` finds the changes, on its own stream
+while the model runs, and `lower_kernel` lowers the logits. Only `lower_kernel` makes the step longer.
 """
 
 from __future__ import annotations
@@ -36,7 +42,7 @@ _LOOP_BLOCK = 1024  # periods that are compared together
 _RUN_BLOCK = 2048  # tokens of a run that are compared together
 _SCRATCH_BYTES = 256 * 2**20  # long windows of very many rows are done in groups that fit into this memory
 
-_NOTHING_KEPT = (None, None, None)
+_NOTHING_KEPT = (None, None, None)  # instead of the arrays of `_Kept`
 _COMPILED: dict[tuple, Any] = {}  # the kernels that `_Launch` has compiled
 
 
@@ -49,14 +55,14 @@ def prepare(arrays, packed, vocab_size, *, ahead=False):
         return lambda logits, *_: logits
     window = min(packed.max_window, longest)
     looped = min(packed.max_loop_window, longest)
-    logits_sizes = (*logits.stride(), vocab_size, math.log2(vocab_size))
+    logits_sizes = (*logits.stride(), vocab_size, math.log2(vocab_size))  # the last one: the bits of a literal
     history_sizes = (*token_ids.stride(), *token_ids.shape)
     tail_sizes = (*tail_strides, drafts)
     settings = (_tensor(packed.table), col.COLUMNS if packed.rows > 1 else 0, _tensor(packed.exempt_ids))
-    kinds = (
+    kinds = (  # what Triton compiles different code for, apart from the constants
         logits.device.index,
         logits.stride(1),
-        (logits.stride(0) | token_ids.stride(0)) >> 31,
+        (logits.stride(0) | token_ids.stride(0)) >> 31,  # 0 if these strides fit 32 bits
         token_ids.stride(1),
         *[None if array is None else array.dtype for array in arrays],
     )
@@ -72,12 +78,12 @@ def prepare(arrays, packed, vocab_size, *, ahead=False):
         block = _at_least(window, _BLOCKS)
         warps = max(1, min(32, block // 32))  # one token per thread: a row costs latency, not work
         if ahead:
-            run = _Ahead(logits, constants | {"BLOCK": block}, warps, kinds)
+            run = _TwoLaunches(logits, constants | {"BLOCK": block}, warps, kinds)
         else:
-            run = _Rows(logits, constants | {"BLOCK": block}, warps, kinds)
+            run = _OneLaunch(logits, constants | {"BLOCK": block}, warps, kinds)
         store = None
     else:
-        run = _Chunks(logits, constants, -(-window // _CHUNK), kinds)
+        run = _LongWindows(logits, constants, -(-window // _CHUNK), kinds)
         store = None if newest_ids is None else _Launch(_kernels.store_kernel, (rows, 1, 1), {}, 1, kinds)
 
     def step(
@@ -95,10 +101,16 @@ def prepare(arrays, packed, vocab_size, *, ahead=False):
 
 
 class _Prepared:
-    """A step that runs on the device of its arrays: Triton launches on the current device."""
+    """A step that runs on the device of its arrays: Triton launches on the current device.
 
-    def __init__(self, step, launch, index):
-        self._step, self._launch, self._index = step, launch, index
+    Args:
+        step: the step.
+        run: the `_OneLaunch`, `_TwoLaunches` or `_LongWindows` that the step calls.
+        index: of the device.
+    """
+
+    def __init__(self, step, run, index):
+        self._step, self._run, self._index = step, run, index
 
     def __call__(self, *given):
         if torch.cuda.current_device() == self._index:
@@ -112,7 +124,7 @@ class _Prepared:
 
         It is `None` for long windows, before the third step, and if the device is not the current one.
         """
-        return getattr(self._launch, "launch_ahead", None) if torch.cuda.current_device() == self._index else None
+        return getattr(self._run, "launch_ahead", None) if torch.cuda.current_device() == self._index else None
 
 
 def options(warps):
@@ -129,6 +141,10 @@ class _Launch:
 
     The first call compiles the kernel. If it is compiled, it is launched without Triton's look at every argument: the
     code depends on `kinds`, the constants and the warps only. After `patience` such calls, the driver launches directly.
+
+    Attributes:
+        direct: the `DirectLaunch`; `None` before that.
+        refused: whether the driver cannot launch this kernel directly.
     """
 
     def __init__(self, kernel, grid, constants, warps, kinds, patience=2):
@@ -169,7 +185,7 @@ class _Kept:
         return self._arrays
 
 
-class _Rows:
+class _OneLaunch:
     """The penalty of ordinary windows in one launch. The first call keeps nothing: it may be the only call."""
 
     def __init__(self, logits, constants, warps, kinds):
@@ -189,16 +205,16 @@ class _Rows:
             self._later((*arguments, *self._kept.arrays(arguments[0])))
 
 
-class _Ahead:
+class _TwoLaunches:
     """The penalty of ordinary windows in two launches, the first of which needs no logits.
 
-    The first call is one launch: it may be the only call before the batch changes again. So is every call if Triton must
-    launch: two launches are faster only if C can start the first one early.
+    The first call is one launch: it may be the only call before the batch changes again. If the driver cannot launch a
+    kernel directly, later calls are one launch too: two launches are faster only if C can start the first one early.
     """
 
     def __init__(self, logits, constants, warps, kinds):
         grid = (logits.shape[0], 1, 1)
-        self._whole = _Launch(_kernels.row_kernel, grid, constants | {"SPAN": 0}, warps, kinds)
+        self._one = _Launch(_kernels.row_kernel, grid, constants | {"SPAN": 0}, warps, kinds)
         self._kept = _Kept(logits, constants)
         found = {name: value for name, value in constants.items() if name != "LOWEST"} | {"SPAN": self._kept.span}
         self._find = _Launch(_kernels.find_kernel, grid, found, warps, kinds, patience=1)
@@ -206,14 +222,14 @@ class _Ahead:
         lowered = {name: constants[name] for name in ("LOOP_BLOCK", "LOWEST", "BLOCK")} | {"EARLY": self._early}
         self._lower = _Launch(_kernels.lower_kernel, grid, lowered, warps, kinds, patience=1)
         self._shape = (logits.shape[0], constants["BLOCK"] + 1)
-        self._between = None
+        self._between = None  # what `find_kernel` writes and `lower_kernel` reads: tokens, and changes of their logits
         self._ahead = None
         self._is_first = True
 
     def __call__(self, arguments):
         if self._is_first or self._find.refused or self._lower.refused:
             self._is_first = False
-            self._whole((*arguments, *_NOTHING_KEPT))
+            self._one((*arguments, *_NOTHING_KEPT))
             return
         logits, row_stride, logit_stride, vocab_size, literal, *history_and_settings = arguments
         if self._between is None:
@@ -226,12 +242,13 @@ class _Ahead:
 
     @property
     def launch_ahead(self):
+        """The `LaunchAhead` of the two kernels; `None` until the driver can launch both directly."""
         if self._ahead is None and self._find.direct is not None and self._lower.direct is not None:
             self._ahead = LaunchAhead(self._find.direct, self._lower.direct, self._between, self._early)
         return self._ahead
 
 
-class _Chunks:
+class _LongWindows:
     """The penalty of windows that are too long for one program: two launches per group of rows."""
 
     def __init__(self, logits, constants, chunks, kinds):

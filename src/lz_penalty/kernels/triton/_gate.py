@@ -105,21 +105,21 @@ def count_copied(at, settings, n, q, words, kept, SPAN: tl.constexpr):
 
 
 @triton.jit
-def double_at(line, column):
+def double_at(settings_row, column):
     """Load a setting that takes two columns."""
-    low = tl.load(line + column).to(tl.uint32, bitcast=True).to(tl.int64)
-    return ((tl.load(line + column + 1).to(tl.int64) << 32) | low).to(tl.float64, bitcast=True)
+    low = tl.load(settings_row + column).to(tl.uint32, bitcast=True).to(tl.int64)
+    return ((tl.load(settings_row + column + 1).to(tl.int64) << 32) | low).to(tl.float64, bitcast=True)
 
 
 @triton.jit
-def gate_opening(copied, settings, n, line):
+def gate_opening(copied, settings, n, settings_row):
     """Return which part of every codelength is charged, if this many of the recent positions are copied.
 
     A division takes long, and the gate is mostly closed or open by far.
     """
     recent = tl.maximum(tl.minimum(n, settings.gate_window), 1).to(tl.float64)
-    low = double_at(line, GATE_LOW)
-    high = double_at(line, GATE_HIGH)
+    low = double_at(settings_row, GATE_LOW)
+    high = double_at(settings_row, GATE_HIGH)
     opening = tl.where(copied > high * recent, 1.0, 0.0).to(tl.float64)
     if (copied >= low * recent * (1 - MARGIN)) & (copied <= high * recent * (1 + MARGIN)):
         share = copied.to(tl.float64) / recent
@@ -203,7 +203,7 @@ def keep_tokens(at, settings, n, kept, SPAN: tl.constexpr):
 
 
 @triton.jit
-def row_opening(at, settings, n, q, line, kept, SPAN: tl.constexpr):
+def row_opening(at, settings, n, q, settings_row, kept, SPAN: tl.constexpr):
     """Return which part of every codelength of a row is charged. `q` are all distances in its window."""
     opening = tl.where(settings.gate_window > 0, 0.0, 1.0).to(tl.float32)
     if is_gated(settings, n):
@@ -215,19 +215,19 @@ def row_opening(at, settings, n, q, line, kept, SPAN: tl.constexpr):
                 keep_tokens(at, settings, n, kept, SPAN)
         else:
             copied = count_copied(at, settings, n, q, None, kept, SPAN)
-        opening = gate_opening(copied, settings, n, line)
+        opening = gate_opening(copied, settings, n, settings_row)
     return opening
 
 
 @triton.jit
 def row_bits(
-    at, settings, e, offset, n, recent, candidate, token, literal, line, row, kept_tokens, kept_flags, kept_about,
+    at, settings, e, offset, n, recent, candidate, token, literal, settings_row, row, kept_tokens, kept_flags, kept_about,
     GATE: tl.constexpr, BUFFER_BLOCK: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
     """Return the bits of every candidate, with the row's gate if it has one. `GATE`: some row has one."""
     if GATE:
         kept = kept_of(row, kept_tokens, kept_flags, kept_about, SPAN)
-        opening = row_opening(at, settings, n, e, line, kept, SPAN)
+        opening = row_opening(at, settings, n, e, settings_row, kept, SPAN)
         bits = tl.zeros_like(e).to(tl.float32)
         if opening > 0:
             bits = candidate_bits(at, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK) * opening

@@ -67,18 +67,18 @@ def row_kernel(
         return
 
     # Load every candidate's token and original logit first: they take longest to arrive.
-    line = table + row * table_stride
+    settings_row = table + row * table_stride
     e = 1 + tl.arange(0, BLOCK)
     offset, recent = extent(n, settings)
     place = offset + e - 1
     candidate = is_candidate(place, recent, settings)
     token = tokens_at(at, place, candidate)
-    keep = may_write(token, candidate, vocab_size, line, exempt_ids, EXEMPT_STEPS)
+    keep = may_write(token, candidate, vocab_size, settings_row, exempt_ids, EXEMPT_STEPS)
     logits += row.to(tl.int64) * row_stride
     cell = logits + tl.where(keep, token, 0).to(tl.int64) * logit_stride
     original = tl.load(cell, mask=tl.where(keep, settings.min_match, 0) == 1, other=0.0)
     bits = row_bits(
-        at, settings, e, offset, n, recent, candidate, token, literal, line, row, kept_tokens, kept_flags, kept_about,
+        at, settings, e, offset, n, recent, candidate, token, literal, settings_row, row, kept_tokens, kept_flags, kept_about,
         GATE, BUFFER_BLOCK, SPAN,
     )  # fmt: skip
     if settings.min_match > 1:  # then only extensions have a value
@@ -87,7 +87,7 @@ def row_kernel(
         loop_token, further = loop_at_end(at, settings, e, n, token, literal, LOOP_BLOCK, RUN_BLOCK)
         if further > 0:
             bits = tl.where((token == loop_token) & (bits < 0), bits - further, bits)
-            alone = may_write(loop_token, e == 1, vocab_size, line, exempt_ids, EXEMPT_STEPS)
+            alone = may_write(loop_token, e == 1, vocab_size, settings_row, exempt_ids, EXEMPT_STEPS)
             loop_cell = logits + tl.where(alone, loop_token, 0).to(tl.int64) * logit_stride
             loop_original = tl.load(loop_cell, mask=alone, other=0.0)
             tl.debug_barrier()
@@ -102,68 +102,71 @@ def find_kernel(
     token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
     tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
     table, table_stride, exempt_ids, kept_tokens, kept_flags, kept_about,
-    places, changes,
+    found_tokens, changes,
     EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
     GATE: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
-    """Store what is to be added to which logits: `BLOCK` candidates per row, then the loop's token; -1 for none."""
+    """Store which tokens' logits are to be lowered, and what is added to them. No logits are needed.
+
+    A row has `BLOCK` candidates, and after them the token that would continue the loop; -1 instead of a token: none.
+    """
     row = tl.program_id(0)
     settings = read_settings(table, row, table_stride)
     at, n = open_row(
         row, token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
         tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
     )  # fmt: skip
-    line = table + row * table_stride
+    settings_row = table + row * table_stride
     e = 1 + tl.arange(0, BLOCK)
-    places += row.to(tl.int64) * (BLOCK + 1)
+    found_tokens += row.to(tl.int64) * (BLOCK + 1)
     changes += row.to(tl.int64) * (BLOCK + 1)
     if asks_for_nothing(settings):
-        tl.store(places + e - 1, tl.zeros_like(e) - 1)
+        tl.store(found_tokens + e - 1, tl.zeros_like(e) - 1)
         tl.store(changes + e - 1, tl.zeros_like(e).to(tl.float32))
-        tl.store(places + BLOCK, -1)
+        tl.store(found_tokens + BLOCK, -1)
         tl.store(changes + BLOCK, 0.0)
         return
     offset, recent = extent(n, settings)
     place = offset + e - 1
     candidate = is_candidate(place, recent, settings)
     token = tokens_at(at, place, candidate)
-    keep = may_write(token, candidate, vocab_size, line, exempt_ids, EXEMPT_STEPS)
+    keep = may_write(token, candidate, vocab_size, settings_row, exempt_ids, EXEMPT_STEPS)
     bits = row_bits(
-        at, settings, e, offset, n, recent, candidate, token, literal, line, row, kept_tokens, kept_flags, kept_about,
+        at, settings, e, offset, n, recent, candidate, token, literal, settings_row, row, kept_tokens, kept_flags, kept_about,
         GATE, BUFFER_BLOCK, SPAN,
     )  # fmt: skip
     if LOOP_BLOCK > 0:
         loop_token, further = loop_at_end(at, settings, e, n, token, literal, LOOP_BLOCK, RUN_BLOCK)
         bits = tl.where((token == loop_token) & (bits < 0), bits - further, bits)
-        alone = may_write(loop_token, e == 1, vocab_size, line, exempt_ids, EXEMPT_STEPS)
-        tl.store(places + BLOCK + e * 0, tl.where(alone, loop_token, -1).to(tl.int32), mask=e == 1)
+        alone = may_write(loop_token, e == 1, vocab_size, settings_row, exempt_ids, EXEMPT_STEPS)
+        tl.store(found_tokens + BLOCK + e * 0, tl.where(alone, loop_token, -1).to(tl.int32), mask=e == 1)
         tl.store(changes + BLOCK + e * 0, tl.zeros_like(bits) - settings.strength * further, mask=e == 1)
-    tl.store(places + e - 1, tl.where(keep & (bits < 0), token, -1).to(tl.int32))
+    tl.store(found_tokens + e - 1, tl.where(keep & (bits < 0), token, -1).to(tl.int32))
     tl.store(changes + e - 1, settings.strength * bits)
 
 
 @_jit
 def lower_kernel(
-    logits, row_stride, logit_stride, places, changes,
+    logits, row_stride, logit_stride, found_tokens, changes,
     LOOP_BLOCK: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Lower the logits as `find_kernel` has found. `EARLY`: this kernel may start before the logits are computed."""
     row = tl.program_id(0)
-    e = tl.arange(0, BLOCK)
-    places += row.to(tl.int64) * (BLOCK + 1)
+    i = tl.arange(0, BLOCK)
+    found_tokens += row.to(tl.int64) * (BLOCK + 1)
     changes += row.to(tl.int64) * (BLOCK + 1)
-    token = tl.load(places + e)
-    change = tl.load(changes + e)
+    token = tl.load(found_tokens + i)
+    change = tl.load(changes + i)
     if LOOP_BLOCK > 0:
-        loop_token = tl.load(places + BLOCK + e * 0)
-        loop_change = tl.load(changes + BLOCK + e * 0)
+        loop_token = tl.load(found_tokens + BLOCK + i * 0)
+        loop_change = tl.load(changes + BLOCK + i * 0)
     if EARLY:
         await_kernel_before()
     logits += row.to(tl.int64) * row_stride
     cell = logits + tl.maximum(token, 0).to(tl.int64) * logit_stride
     original = tl.load(cell, mask=token >= 0, other=0.0)
     if LOOP_BLOCK > 0:
-        alone = (loop_token >= 0) & (e == 0)
+        alone = (loop_token >= 0) & (i == 0)
         loop_cell = logits + tl.maximum(loop_token, 0).to(tl.int64) * logit_stride
         loop_original = tl.load(loop_cell, mask=alone, other=0.0)
         tl.debug_barrier()
@@ -195,12 +198,12 @@ def gather_kernel(
     GATE: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr, MOST_CHUNKS: tl.constexpr, MOST_WORDS: tl.constexpr,
 ):  # fmt: skip
     """Find matches and original logits of a chunk, in the first launch for long windows; the last program finds the loop."""
-    line = tl.program_id(0)
+    group_row = tl.program_id(0)
     chunk = tl.program_id(1)
     chunks = tl.num_programs(1)
     if LOOP_BLOCK > 0:
         chunks -= 1
-    row = first_row + line
+    row = first_row + group_row
     settings = read_settings(table, row, table_stride)
     at, n = open_row(
         row, token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
@@ -208,7 +211,7 @@ def gather_kernel(
     )  # fmt: skip
     logits += row.to(tl.int64) * row_stride
     if chunk == chunks:
-        loops += line * 3
+        loops += group_row * 3
         tl.store(loops, -1.0)
         if LOOP_BLOCK > 0:
             period, run = find_loop(at, tl.minimum(n, settings.loop_window), LOOP_BLOCK, RUN_BLOCK)
@@ -225,10 +228,10 @@ def gather_kernel(
     e = 1 + chunk * BLOCK + tl.arange(0, BLOCK)
     if GATE:
         if is_gated(settings, n):
-            count_copied(at, settings, n, e, words + (line * chunks + chunk).to(tl.int64) * MOST_WORDS, (), 0)
+            count_copied(at, settings, n, e, words + (group_row * chunks + chunk).to(tl.int64) * MOST_WORDS, (), 0)
     place = offset + e - 1
     if offset + chunk * BLOCK >= recent:
-        tl.store(ranks + line * chunks + chunk, 0)
+        tl.store(ranks + group_row * chunks + chunk, 0)
         return
     token = tokens_at(at, place, place < recent)
     candidate = is_candidate(place, recent, settings)
@@ -240,8 +243,8 @@ def gather_kernel(
         original = tl.load(cell, mask=keep & (match + 1 >= settings.min_match), other=0.0)
     if chunk == 0:
         best = with_match_before(best, at, settings, offset, recent, BUFFER_BLOCK)
-    tl.store(ranks + line * chunks + chunk, best)
-    here = line.to(tl.int64) * (chunks * BLOCK) + e - 1
+    tl.store(ranks + group_row * chunks + chunk, best)
+    here = group_row.to(tl.int64) * (chunks * BLOCK) + e - 1
     tl.store(matches + here, match.to(tl.int16))
     tl.store(originals + here, original)
 
@@ -257,10 +260,10 @@ def write_kernel(
     GATE: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr, MOST_CHUNKS: tl.constexpr, MOST_WORDS: tl.constexpr,
 ):  # fmt: skip
     """Lower the logits, in the second launch for long windows: by then every original logit has been read."""
-    line = tl.program_id(0)
+    group_row = tl.program_id(0)
     chunk = tl.program_id(1)
     chunks = tl.num_programs(1)
-    row = first_row + line
+    row = first_row + group_row
     settings = read_settings(table, row, table_stride)
     at, n = open_row(
         row, token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
@@ -272,14 +275,14 @@ def write_kernel(
     loop_token = tl.full([], -1, tl.int64)
     further = tl.full([], 0.0, tl.float32)
     if LOOP_BLOCK > 0:
-        loop_token = tl.load(loops + line * 3).to(tl.int64)
-        further = tl.load(loops + line * 3 + 1, mask=loop_token >= 0, other=0.0).to(tl.float32)
+        loop_token = tl.load(loops + group_row * 3).to(tl.int64)
+        further = tl.load(loops + group_row * 3 + 1, mask=loop_token >= 0, other=0.0).to(tl.float32)
     if (chunk == 0) & (loop_token >= 0):
         token = tl.zeros_like(e).to(tl.int64) + loop_token
         alone = may_write(token, e == 1, vocab_size, table + row * table_stride, exempt_ids, EXEMPT_STEPS)
         kind: tl.constexpr = originals.dtype.element_ty
         wide: tl.constexpr = tl.float64 if kind == tl.float64 else tl.float32  # no direct way from float64 to bfloat16
-        original = tl.zeros([BLOCK], kind) + tl.load(loops + line * 3 + 2).to(wide).to(kind)
+        original = tl.zeros([BLOCK], kind) + tl.load(loops + group_row * 3 + 2).to(wide).to(kind)
         cell = logits + tl.where(alone, token, 0) * logit_stride
         lower_logits(cell, original, tl.zeros([BLOCK], tl.float32) - settings.strength * further, alone, LOWEST)
 
@@ -288,8 +291,8 @@ def write_kernel(
     if offset + chunk * BLOCK >= recent:
         return
     c = tl.arange(0, MOST_CHUNKS)
-    best = tl.max(tl.load(ranks + line * chunks + c, mask=c < chunks, other=0), 0)
-    here = line.to(tl.int64) * (chunks * BLOCK) + e - 1
+    best = tl.max(tl.load(ranks + group_row * chunks + c, mask=c < chunks, other=0), 0)
+    here = group_row.to(tl.int64) * (chunks * BLOCK) + e - 1
     match = tl.load(matches + here, mask=candidate, other=0).to(tl.int32)
     original = tl.load(originals + here, mask=candidate, other=0.0)
     token = tokens_at(at, place, candidate)
@@ -300,7 +303,7 @@ def write_kernel(
             copied = 0
             positions = tl.minimum(n, settings.gate_window)
             for k in range(0, positions, WORD):
-                word = words + (line * chunks + c).to(tl.int64) * MOST_WORDS + k // WORD
+                word = words + (group_row * chunks + c).to(tl.int64) * MOST_WORDS + k // WORD
                 found = tl.reduce(tl.load(word, mask=c < chunks, other=0), 0, either)
                 copied += count_bits(found, positions - k)
             opening = gate_opening(copied, settings, n, table + row * table_stride)

@@ -1,6 +1,16 @@
 """The parts of the Triton kernels: where tokens are, what they cost, the loop at the end, and how a logit is lowered.
 
-Tokens are addressed newest first: place 0 is the newest token of the context, drafts included.
+Tokens are addressed newest first: place 0 is the newest token of the context, drafts included. Names in these kernels:
+
+    at        where the tokens of a row are; see `open_row`
+    n         how many tokens the row has
+    recent    how many of them the codelength considers: the window, and the buffer where it is apart
+    offset    the place where the candidates begin: after the buffer, or 0
+    e         the distance of a candidate, from 1 on; its place is `offset + e - 1`
+    match     how many tokens before a candidate equal the newest tokens
+    keep      whether a candidate's logit may be written
+    literal   the bits of a literal
+    further   the bits that escalation adds to the token that would continue the loop
 """
 
 from collections import namedtuple
@@ -31,16 +41,16 @@ Settings = namedtuple("Settings", "mode window buffer min_match loop_window gate
 @triton.jit
 def read_settings(table, row, stride):
     """Load the settings of a row."""
-    line = table + row * stride
+    settings_row = table + row * stride
     return Settings(
-        tl.load(line + MODE),
-        tl.load(line + WINDOW),
-        tl.load(line + BUFFER),
-        tl.load(line + MIN_MATCH),
-        tl.load(line + LOOP_WINDOW),
-        tl.load(line + GATE_WINDOW),
-        tl.load(line + STRENGTH).to(tl.float32, bitcast=True),
-        tl.load(line + ESCALATION).to(tl.float32, bitcast=True),
+        tl.load(settings_row + MODE),
+        tl.load(settings_row + WINDOW),
+        tl.load(settings_row + BUFFER),
+        tl.load(settings_row + MIN_MATCH),
+        tl.load(settings_row + LOOP_WINDOW),
+        tl.load(settings_row + GATE_WINDOW),
+        tl.load(settings_row + STRENGTH).to(tl.float32, bitcast=True),
+        tl.load(settings_row + ESCALATION).to(tl.float32, bitcast=True),
     )
 
 
@@ -331,12 +341,12 @@ def loop_at_end(at, settings, e, n, token, literal, LOOP_BLOCK: tl.constexpr, RU
 
 
 @triton.jit
-def may_write(token, keep, vocab_size, line, exempt_ids, EXEMPT_STEPS: tl.constexpr):
+def may_write(token, keep, vocab_size, settings_row, exempt_ids, EXEMPT_STEPS: tl.constexpr):
     """Return which tokens may be adjusted: those inside the vocabulary that are not among the row's exempt ids."""
     keep = keep & (token >= 0) & (token < vocab_size)
     if EXEMPT_STEPS > 0:
-        end = tl.load(line + EXEMPT_END)
-        low = tl.zeros_like(token).to(tl.int32) + tl.load(line + EXEMPT_BEGIN)
+        end = tl.load(settings_row + EXEMPT_END)
+        low = tl.zeros_like(token).to(tl.int32) + tl.load(settings_row + EXEMPT_BEGIN)
         high = tl.zeros_like(token).to(tl.int32) + end
         for _ in tl.static_range(EXEMPT_STEPS):
             open_ = low < high
