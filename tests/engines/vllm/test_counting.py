@@ -14,7 +14,7 @@ from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
 from lz_penalty.engines.vllm import _startup as startup
 from lz_penalty.engines.vllm._counting import EVERY, SlotLoops
-from lz_penalty.engines.vllm._generations import GenerationRegistry
+from lz_penalty.engines.vllm._registry import GenerationRegistry
 from lz_penalty.policy import counters
 from tests.engines.vllm.test_contract import vllm_config  # noqa: F401
 
@@ -68,7 +68,7 @@ def test_policies_of_all_ranks(vllm_config, monkeypatch):  # noqa: F811
             generation = registry.start(settings.read(params.extra_args, slot), params, [1, 2], slot)
             generation.read([9, 8, 7, 1])
             generation.read([9, 8, 7, 1, *[4, 5, 6] * 6])
-            registry.leave(slot, generation)
+            registry.note_left(slot, generation)
     assert counters.totals()["lz_stopped"] - before["lz_stopped"] == SLOTS
 
 

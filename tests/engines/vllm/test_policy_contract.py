@@ -18,7 +18,7 @@ from lz_penalty.engines.vllm import _ending as ending
 from lz_penalty.engines.vllm import _processor as processor
 from lz_penalty.engines.vllm import _v1 as batch_state
 from lz_penalty.engines.vllm._ending import Ending
-from lz_penalty.engines.vllm._generations import GenerationRegistry
+from lz_penalty.engines.vllm._registry import GenerationRegistry
 from lz_penalty.policy import SECTIONS, Policy, RequestPolicy, counters
 from tests.engines.vllm.batches import VOCAB, Simulation
 from tests.engines.vllm.test_contract import vllm_config  # noqa: F401

@@ -46,7 +46,7 @@ def test_special_tokens_are_exempt_after_a_sleep():
         prompt_len=SimpleNamespace(gpu=prompt_lengths),
     )
     settings = SettingsReader(ServerSettings(), (3,), 1, states.device)
-    state = SlotState(settings, states, 0, SimpleNamespace(collect=lambda: None))
+    state = SlotState(settings, states, 0, SimpleNamespace(count_left=lambda: None))
     settings._exempt.fill_(-1)
     state.add_request(0, SamplingParams(extra_args={"lz_preset": "paper"}))
     state.before_step()

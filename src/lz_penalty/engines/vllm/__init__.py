@@ -3,15 +3,19 @@
     LLM(model, logits_processors=["lz_penalty.engines.vllm:LZPenaltyLogitsProcessor"])
     SamplingParams(extra_args={"lz_preset": "guarded"})
 
-The user names the class. An entry point would force old releases onto another runner and hide output ids from it. Importing
-this package imports vLLM only when the class is asked for.
+The user names the class. There is no entry point: with one, old releases of vLLM would switch to the other runner and hide
+the output ids from the class. Importing this package does not import vLLM; using the class does.
 
-    _processor.py    the class that vLLM loads
-    _startup.py      what it checks and reads when vLLM starts
-    _v1.py           a step of the V1 runner, with a walk from vLLM to the kernel; `_staging.py` and `_c_step.py` make it fast
-    _v2.py           a step of the V2 runner; `_slot_texts.py` brings the newest tokens to the host where a policy needs them
-    _generations.py  starts and counts requests with a policy; `_ending.py` is how vLLM ends one
-    _counting.py     loops in all other requests, if the server's settings ask for them
+    _processor.py   the class that vLLM loads; it passes every call to the state for its runner
+    _startup.py     what the class checks and reads when vLLM starts
+    _v1.py          `BatchState`, the state for the V1 runner. It begins with a walk through a step, from vLLM to the kernel
+    _staging.py     the memory through which V1 passes each step's new tokens to the device
+    _c_step.py      the same step of V1 in C
+    _v2.py          `SlotState`, the state for the V2 runner
+    _slot_texts.py  brings the newest tokens of V2 to the host, where a policy needs them
+    _registry.py    makes and counts the `Generation` of every request with a policy
+    _ending.py      how vLLM ends a request that the ladder stops
+    _counting.py    counts loops in requests whose policy does not, if the server has `count_loops`
 """
 
 from __future__ import annotations

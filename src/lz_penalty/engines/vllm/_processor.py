@@ -15,7 +15,7 @@ from lz_penalty.engines._requests import SettingsReader
 from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.vllm._counting import BatchLoops, SlotLoops
 from lz_penalty.engines.vllm._ending import change_copies, prepare_end
-from lz_penalty.engines.vllm._generations import GenerationRegistry
+from lz_penalty.engines.vllm._registry import GenerationRegistry
 from lz_penalty.engines.vllm._startup import (
     NAME,
     all_read_in_c,

@@ -55,7 +55,7 @@ from lz_penalty.engines._device import Shadow, force_, padded, send, store
 from lz_penalty.engines._generation import Generation
 from lz_penalty.engines._requests import Settings, SettingsReader
 from lz_penalty.engines.vllm._c_step import LENGTH, NEWEST, SLOT, NewestReader, newest_reader
-from lz_penalty.engines.vllm._generations import GenerationRegistry
+from lz_penalty.engines.vllm._registry import GenerationRegistry
 from lz_penalty.engines.vllm._staging import Staging
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.ops import prepare_lz_penalty
@@ -167,7 +167,7 @@ class BatchState:
         ]
         self._shadowed = [generation for _, _, generation in self._generations if generation.shadow]
         self._shadow.choose([row for row, _, generation in self._generations if generation.shadow])
-        self._registry.collect()
+        self._registry.count_left()
 
     def _add(self, row: int, params: Any, prompt: list[int], output: list[int]) -> None:
         slot = self._free_slots[-1]
@@ -184,7 +184,7 @@ class BatchState:
         request = self._requests[row]
         if request is not None:
             if request.generation is not None:
-                self._registry.leave(request.slot, request.generation)
+                self._registry.note_left(request.slot, request.generation)
             self._free_slots.append(request.slot)
             self._unloaded.discard(request.slot)
             self._requests[row] = None
@@ -222,7 +222,7 @@ class BatchState:
     def _apply(self, logits: torch.Tensor) -> None:
         """Do a step in Python: see the walk at the top."""
         if not self._outputs:
-            self._registry.collect()
+            self._registry.count_left()
             return
         if logits.size(0) != self._batch_size:
             raise LZPenaltyError(
@@ -316,7 +316,7 @@ class BatchState:
 
     def _read_tokens(self) -> None:
         """Let every generation read its new token, and send the settings rows of those that come to another section."""
-        self._registry.collect()
+        self._registry.count_left()
         changed = False
         for row, output, generation in self._generations:
             if generation.read(output) and not np.array_equal(generation.settings_row, self._table[row]):

@@ -19,7 +19,7 @@ from lz_penalty import _packing as col
 from lz_penalty.engines._device import Shadow, force_, send
 from lz_penalty.engines._generation import Generation
 from lz_penalty.engines._requests import SettingsReader
-from lz_penalty.engines.vllm._generations import GenerationRegistry
+from lz_penalty.engines.vllm._registry import GenerationRegistry
 from lz_penalty.engines.vllm._slot_texts import SlotTexts
 from lz_penalty.ops import prepare_lz_penalty
 
@@ -87,7 +87,7 @@ class SlotState:
     def add_request(self, slot: int, params: Any) -> bool:
         """Note the settings of the request that takes this slot; return whether it is penalised."""
         if slot in self._generations:
-            self._registry.leave(slot, self._generations.pop(slot))
+            self._registry.note_left(slot, self._generations.pop(slot))
             self._gone.discard(slot)
             self._texts.took(slot)
         settings = self._settings.read(params.extra_args, slot)
@@ -111,7 +111,7 @@ class SlotState:
     def before_step(self) -> None:
         """Send the settings of all slots, if any have changed, and ask for the texts that policies must see."""
         self._send_settings()
-        self._registry.collect()
+        self._registry.count_left()
         if self._generations and self._idle < MOST_IDLE:
             self._texts.ask()
 
@@ -252,7 +252,7 @@ class SlotState:
         """Count the requests that are not in the step. They may have left, or come back."""
         gone = self._generations.keys() - set(present)
         for slot in gone - self._gone:
-            self._registry.leave(slot, self._generations[slot])
+            self._registry.note_left(slot, self._generations[slot])
         self._gone = gone
 
     def _draft_tokens(self, ctx: Any) -> tuple[torch.Tensor, torch.Tensor]:

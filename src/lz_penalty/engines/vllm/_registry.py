@@ -1,4 +1,4 @@
-"""Starts the generation of every request with a policy, with its `Ending`, and counts it when the request has left."""
+"""`GenerationRegistry`: makes the `Generation` of every request with a policy, and counts it when the request has left."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOGGER = init_logger("vllm.lz_penalty")  # so that vLLM shows it
 
 
 class GenerationRegistry:
-    """Makes the generation of every request with a policy, and counts it when the request has left.
+    """Makes the generation of every request with a policy, and adds its totals to the counters when the request has left.
 
     Args:
         vllm_config: of the engine.
@@ -41,19 +41,19 @@ class GenerationRegistry:
             counters.register()
 
     def start(self, settings: Settings, params: Any, prompt: Sequence[int], slot: int) -> Generation:
-        """Return the generation of the request that takes this slot."""
+        """Return a new generation for the request that takes this slot."""
         assert settings.asked is not None
         ending = Ending(params, self.shares_params, self._eos_token_id, logs=slot in self._counted)
         return Generation(self.reading, settings.asked, prompt, settings_rows=settings.settings_rows, ending=ending)
 
-    def leave(self, slot: int, generation: Generation) -> None:
-        """Count a request that has left its slot, at once or in a later step."""
+    def note_left(self, slot: int, generation: Generation) -> None:
+        """Note that a request has left its slot. It is counted now, or later by `count_left`."""
         if slot in self._counted:
             self._left.append(generation)
-            self.collect()
+            self.count_left()
 
-    def collect(self) -> None:
-        """Count the requests that have left and of which everything is known."""
+    def count_left(self) -> None:
+        """Count the requests that have left, as far as all their numbers have arrived from the device."""
         while self._left and self._left[0].is_complete:
             generation = self._left.popleft()
             amounts = generation.count()
