@@ -8,7 +8,7 @@ the request ignores EOS, and has none        EOS again and again, until vLLM's d
 
 Some of these ways need other sampling parameters before the scheduler has them. The object that arrives belongs to the
 caller, who may use it again, so only vLLM's own copy is changed. In one call, vLLM validates the caller's object, copies it,
-and completes the copy with `update_from_generation_config`. `change_copies` wraps that method.
+and completes the copy with `update_from_generation_config`. `wrap_params_update` wraps that method.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ try:
 except ImportError:  # older releases end a request by tokens alone
     RepetitionDetectionParams = None
 
-__all__ = ["Ending", "change_copies", "prepare_end"]
+__all__ = ["Ending", "prepare_end", "wrap_params_update"]
 
 _LOGGER = init_logger("vllm.lz_penalty")  # so that vLLM shows it
-ONE_TOKEN_COPIES = 16  # of a single token: the shortest run that the ladder counts
+ONE_TOKEN_COPIES = 16  # of a single token: the shortest run that counts for the ladder
 OF_SEVERAL = "_lz_of_several"  # in `extra_args`: several requests have these parameters
-_CHANGES = "lz_penalty_changes_copies"  # attribute of the method that does
+_WRAPPED = "lz_penalty_changes_copies"  # an attribute of the wrapped method
 PATIENCE = 8  # tokens within which vLLM must find a run: some are under way when it is told
 
 
@@ -55,10 +55,10 @@ def prepare_end(params: Any, asked: RequestPolicy | None) -> None:
     _validated.params, _validated.asked = params, asked
 
 
-def change_copies() -> None:
-    """Change vLLM's copies as `prepare_end` says, from now on in this process. A second call does nothing."""
+def wrap_params_update() -> None:
+    """From now on in this process, change vLLM's copies of parameters as `prepare_end` says. A second call does nothing."""
     original = SamplingParams.update_from_generation_config
-    if hasattr(original, _CHANGES):
+    if hasattr(original, _WRAPPED):
         return
 
     @wraps(original)
@@ -69,7 +69,7 @@ def change_copies() -> None:
             _prepare(self, asked)
         return original(self, *args, **kwargs)
 
-    setattr(update_from_generation_config, _CHANGES, True)
+    setattr(update_from_generation_config, _WRAPPED, True)
     SamplingParams.update_from_generation_config = update_from_generation_config
 
 
@@ -86,9 +86,7 @@ def _prepare(params: Any, asked: RequestPolicy) -> None:
     elif params.ignore_eos and not stops and _detection(params) is None:
         # vLLM finds a run that the ladder would stop too, or the row of EOS that the ladder forces.
         _detect(params, 1, max(ONE_TOKEN_COPIES, math.ceil(copies)))
-        if (
-            not params.stop
-        ):  # vLLM does not look before `min_tokens`; without stop strings nothing else ends the request
+        if not params.stop:  # then nothing else ends the request, and vLLM does not look for runs before `min_tokens`
             params.min_tokens = 0
 
 

@@ -1,4 +1,8 @@
-"""The class that vLLM loads. It checks that it can be exact, and passes every call to the state for its runner."""
+"""The class that vLLM loads.
+
+It checks that the penalty can be exact in this engine, and passes every call on: to `BatchState` for the V1 runner, to
+`SlotState` for the V2 runner.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from lz_penalty.engines._device import allow_pinning
 from lz_penalty.engines._requests import SettingsReader
 from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.vllm._counting import BatchLoops, SlotLoops
-from lz_penalty.engines.vllm._ending import change_copies, prepare_end
+from lz_penalty.engines.vllm._ending import prepare_end, wrap_params_update
 from lz_penalty.engines.vllm._registry import GenerationRegistry
 from lz_penalty.engines.vllm._startup import (
     NAME,
@@ -60,7 +64,7 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
         counts_loops = server_settings().count_loops and counted
         registry = GenerationRegistry(vllm_config, counted)
         self._state: Any
-        self._loops: Any = None
+        self._loops: Any = None  # counts loops; `None` if the server does not ask for that
         if v1:
             in_c = all_read_in_c(vllm_config.parallel_config.tensor_parallel_size, device)
             longest = vllm_config.model_config.max_model_len
@@ -74,7 +78,7 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
         """Refuse bad `lz_*` fields when the request arrives; over HTTP that is status 400."""
-        change_copies()
+        wrap_params_update()
         try:
             asked = server_settings().settings_of(sampling_params.extra_args)
         except LZPenaltyError:

@@ -122,7 +122,7 @@ def counted_slots(parallel: Any, slots: int, v1: bool) -> range:
 
 
 def all_read_in_c(ranks: int, device: torch.device) -> bool:
-    """Return whether outputs are read in C: only if every rank can do that.
+    """Ask all tensor-parallel ranks, and return whether every one of them can take the new tokens in C.
 
     Args:
         ranks: the tensor-parallel size.
