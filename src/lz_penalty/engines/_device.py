@@ -1,6 +1,7 @@
 """What every engine with a GPU does alike: exchange arrays with the device, compare in shadow mode, force a token.
 
-Nothing here makes the host wait for the device, except `Later.get` before the copy is there.
+With pinned memory nothing here makes the host wait for the device, except `Later.get` before the copy is there. Where memory
+cannot be pinned, every copy makes it wait.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 
 __all__ = ["Later", "Shadow", "allow_pinning", "force_", "moves_the_choice", "padded", "pins", "send", "store"]
 
-_host = SimpleNamespace(pins=True)
+_host = SimpleNamespace(pins=True)  # whether this process may pin memory; see `allow_pinning`
 
 
 # ---------------------------------------------------------------- to the device
@@ -31,7 +32,10 @@ def pins(device: torch.device) -> bool:
 
 
 def send(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Return the array as a tensor on the device. PyTorch keeps the pinned memory until the copy is done."""
+    """Return the array as a tensor on the device. On the CPU, the tensor is the array's own memory, not a copy.
+
+    PyTorch keeps pinned memory until the copy to a GPU is done.
+    """
     tensor = torch.from_numpy(array)
     if device.type == "cpu":
         return tensor

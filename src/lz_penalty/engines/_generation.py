@@ -1,7 +1,8 @@
-"""`Generation`: one running sequence with a policy, followed on the host. Every engine uses it, and it imports none.
+"""`Generation`: one running sequence with a policy, followed on the host. It imports no engine.
 
-A request without a policy has none, and its steps never come here. The exception is a server that counts loops: there a
-`Generation` with `LOOPS_ONLY` reads the output of every penalised request (`vllm/_counting.py`, `sglang/_following.py`).
+A request without a policy has no `Generation`, and its steps never come here. The exception is a server that counts loops:
+there a `Generation` with `LOOPS_ONLY` reads the output of every penalised request (`vllm/_counting.py`,
+`sglang/_following.py`).
 """
 
 from __future__ import annotations
@@ -63,15 +64,26 @@ def count_loops(output: Sequence[int]) -> None:
 
 
 class Ending(Protocol):
-    """How an engine ends a sequence by forcing tokens; see `lz_penalty.engines.vllm._ending.Ending`."""
+    """How an engine ends a sequence by forcing tokens. `lz_penalty.engines.vllm._ending.Ending` is the only one.
+
+    Attributes:
+        stop_adds: how many tokens of the run the end writes, 0 or 1; see `Tracker`.
+    """
 
     stop_adds: int
 
     @property
-    def overrides_masks(self) -> bool: ...
-    def token(self, run: Repetition, length: int) -> int | None: ...
-    def wait(self, run: Repetition, length: int) -> None: ...
-    def begin(self, run: Repetition, generation: Generation) -> None: ...
+    def overrides_masks(self) -> bool:
+        """Whether the forced token must come even if it is masked."""
+
+    def token(self, run: Repetition, length: int) -> int | None:
+        """Return the token that must come after `length` tokens of the output; `None` if nothing can end the sequence."""
+
+    def wait(self, run: Repetition, length: int) -> None:
+        """Note that a sequence that must end now has `length` tokens."""
+
+    def begin(self, run: Repetition, generation: Generation) -> None:
+        """Note that the sequence must end from now on. `generation.forced` is the first token of the end."""
 
 
 class Generation:
@@ -107,7 +119,7 @@ class Generation:
         self._reading = reading
         self._ending = ending
         self._stop_adds = 0 if ending is None or asked.shadow else ending.stop_adds
-        self._resumed = False
+        self._resumed = False  # whether `resume` was called, or `read`, which calls it first
         self.restart(prompt)
         self._counted = self._tracker.totals()
 
@@ -193,7 +205,7 @@ class Generation:
         return self._ending.token(run, self.length)
 
     def _decide(self) -> None:
-        """Note what must come next; where that is the end, tell the engine's `Ending`."""
+        """Set `forced` and `stopped`; if the sequence must end, tell the engine's `Ending`."""
         before, run = self.stopped, self._tracker.stopped
         if run is not None and self._ending is not None:
             self._ending.wait(run, self.length)

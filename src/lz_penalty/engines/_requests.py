@@ -1,4 +1,4 @@
-"""A request's fields -> its settings row in the op's table, with special tokens exempt. For engines with slots."""
+"""`SettingsReader`: turns the fields of a request into its settings row, with special tokens exempt. For engines with slots."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Settings", "SettingsReader", "reach_of"]
 SLACK = 2_048  # tokens between two reloads of a history that has outgrown its slot
 _SEGMENT = 2_048  # ids: special ones and a request's own
 _ANSWER = SECTIONS.index("answer")
-# Without and with escalation, and with a gate; the kernels of the other presets, and of smaller sizes, are the same.
+# Presets without and with escalation, and with a gate. Other presets, and smaller sizes, use the same kernels.
 _LIKELY = ("paper", "guarded", "gated")
 _CALLS = 3  # of a prepared op, until it is compiled and set up
 _Exempt = tuple[frozenset[int], ...]  # ids that requests exempt themselves, of each section
@@ -76,11 +76,11 @@ class SettingsReader:
     def read(self, extra_args: dict[str, Any] | None, slot: int) -> Settings | None:
         """Return the settings of the request that takes `slot`, `None` if it has no penalty and no policy."""
         given = (extra_args or {}).items()
-        asked = tuple((key, type(value), value) for key, value in given if isinstance(key, str) and key[:3] == "lz_")
+        fields = tuple((key, type(value), value) for key, value in given if isinstance(key, str) and key[:3] == "lz_")
         try:
-            settings, exempt = self._parse(asked)
+            settings, exempt = self._parse(fields)
         except TypeError:  # a list cannot be looked up in the cache
-            settings, exempt = self._parse.__wrapped__(asked)
+            settings, exempt = self._parse.__wrapped__(fields)
         if settings.asked is None and not settings.reach:  # neither codelengths nor escalation
             return None
         settings_rows = settings.settings_rows.copy()
@@ -163,9 +163,12 @@ def reach_of(config: LZPenaltyConfig) -> int:
     )
 
 
-def _parse(server: ServerSettings, asked: tuple[tuple[str, type, Any], ...]) -> tuple[Settings, _Exempt]:
-    """Return what these fields ask for, and the ids that each section exempts. Each has its type, since `True` equals 1."""
-    found = server.settings_of({key: value for key, _, value in asked})
+def _parse(server: ServerSettings, fields: tuple[tuple[str, type, Any], ...]) -> tuple[Settings, _Exempt]:
+    """Return what these fields ask for, and the ids that each section exempts.
+
+    Each field comes with its type. Without it, the cache of `SettingsReader` would take `True` for 1.
+    """
+    found = server.settings_of({key: value for key, _, value in fields})
     policy = found.policy if isinstance(found, RequestPolicy) else Policy.everywhere(found)
     configs = [config for config in policy.configs if config is not None]
     packed = pack_configs(
