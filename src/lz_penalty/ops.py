@@ -1,4 +1,4 @@
-"""The op: check the arguments, choose the backend, have it prepare a step. The mathematics is in the backends."""
+"""The op: check the arguments, choose the backend and let it prepare a step. The mathematics is in the backends."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ def prepare_lz_penalty(
         logits: this and the other arrays as in `apply_lz_penalty_`; their contents do not matter here.
         ahead: with Triton on CUDA, use two launches, the first of which needs no logits. After a few calls, the attribute
             `ahead` of the function is a `lz_penalty.kernels.triton._launch.LaunchAhead`: with it, C can start the first
-            launch while the logits are still being computed. The function keeps the arrays that the two launches share,
-            so it is for one stream. That holds for every function that has a gate and uses Triton: it keeps which tokens
-            were copied, and then needs to look at the newest one only. Its results do not depend on what it has kept.
+            launch while the logits are still being computed. Call the function on one stream only, because it keeps the
+            arrays that the two launches share. With Triton, call a function with a gate on one stream only too: it keeps
+            which tokens were copied, so that the next call looks at the newest token only. The results are the same.
 
     Returns:
         A function of the eight arrays in this order, the last ones optional, that penalises and returns the logits. The
@@ -120,6 +120,7 @@ def prepare_lz_penalty(
 
 
 def _prepared(given: tuple[Any, ...], config: Any, vocab_size: Any, backend: str, ahead: bool = False) -> Step:
+    """Check the arguments and return the step of the backend. If no row has a penalty, return a step that does nothing."""
     chosen, packed, vocab_size = _checked(given, config, vocab_size, backend)
     if given[0].shape[0] == 0 or not (packed.max_window or packed.max_loop_window):
         return lambda logits, *_: logits
