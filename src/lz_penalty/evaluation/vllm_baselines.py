@@ -118,11 +118,11 @@ class BaselineLogitsProcessor(*BASES):  # type: ignore[misc]
         _check_engine(vllm_config)
         self._state: Any
         if is_pin_memory is None:
-            self._state = _SlotState(device_or_states)
+            self._state = _V2State(device_or_states)
         else:
             allow_pinning(bool(is_pin_memory))
             rows, longest = vllm_config.scheduler_config.max_num_seqs, vllm_config.model_config.max_model_len
-            self._state = _BatchState(rows, longest, torch.device(device_or_states))
+            self._state = _V1State(rows, longest, torch.device(device_or_states))
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
@@ -210,7 +210,7 @@ class _Settings:
 # ---------------------------------------------------------------- V2
 
 
-class _SlotState:
+class _V2State:
     """Penalises from vLLM's own histories, on the V2 runner.
 
     Args:
@@ -256,7 +256,7 @@ class _Request(NamedTuple):
     output: list[int]
 
 
-class _BatchState:
+class _V1State:
     """The batch of the V1 runner, with the histories of its penalised requests on the device.
 
     Args:

@@ -13,7 +13,7 @@ from lz_penalty.engines._requests import SettingsReader
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
 from lz_penalty.engines.vllm import _startup as startup
-from lz_penalty.engines.vllm._counting import EVERY, SlotLoops
+from lz_penalty.engines.vllm._counting import EVERY, V2Loops
 from lz_penalty.engines.vllm._registry import GenerationRegistry
 from lz_penalty.policy import counters
 from tests.engines.vllm.test_contract import vllm_config  # noqa: F401
@@ -48,7 +48,7 @@ def test_loops_of_all_ranks(monkeypatch, sees_all):
     )
     met = []
     for rank in range(RANKS):
-        reader = SlotLoops(states, 0, slots_of(rank, monkeypatch))
+        reader = V2Loops(states, 0, slots_of(rank, monkeypatch))
         seen = np.arange(SLOTS) if sees_all else np.arange(SLOTS)[np.arange(SLOTS) % RANKS == rank]
         ctx = SimpleNamespace(idx_mapping=torch.from_numpy(seen), idx_mapping_np=seen)
         for _ in range(2 * EVERY):

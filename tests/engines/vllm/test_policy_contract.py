@@ -161,7 +161,7 @@ def test_alone(vllm_config, tokenizer, monkeypatch, fields):  # noqa: F811
     """Where nothing else is in the batch, all tokens are stored in sections without a penalty, and the op stays prepared."""
     calls: list[str] = []
     note_calls(monkeypatch, batch_state, "prepare_lz_penalty", calls)
-    note_calls(monkeypatch, batch_state.BatchState, "update", calls)
+    note_calls(monkeypatch, batch_state.V1State, "update", calls)
     simulation = PolicySimulation(vllm_config, 0, False, tokenizer)
     simulation.most_rows, simulation.fields = 1, fields
     for _ in range(600):

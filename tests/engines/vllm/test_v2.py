@@ -9,7 +9,7 @@ from vllm import SamplingParams
 from lz_penalty.detection import repetition_at_end
 from lz_penalty.engines._requests import SettingsReader
 from lz_penalty.engines.server import ServerSettings
-from lz_penalty.engines.vllm._v2 import SlotState
+from lz_penalty.engines.vllm._v2 import V2State
 from lz_penalty.policy import settings_from_request
 from tests.engines.vllm.engines import V2, WARM, generate
 from tests.engines.vllm.test_policy import LOOPS, POLICIES, PROMPTS, SCHEMA, SHADOW, STOP, SUM
@@ -46,7 +46,7 @@ def test_special_tokens_are_exempt_after_a_sleep():
         prompt_len=SimpleNamespace(gpu=prompt_lengths),
     )
     settings = SettingsReader(ServerSettings(), (3,), 1, states.device)
-    state = SlotState(settings, states, 0, SimpleNamespace(count_left=lambda: None))
+    state = V2State(settings, states, 0, SimpleNamespace(count_left=lambda: None))
     settings._exempt.fill_(-1)
     state.add_request(0, SamplingParams(extra_args={"lz_preset": "paper"}))
     state.before_step()

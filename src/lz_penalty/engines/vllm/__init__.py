@@ -8,10 +8,10 @@ the output ids from the class. Importing this package does not import vLLM; usin
 
     _processor.py   the class that vLLM loads; it passes every call to the state for its runner
     _startup.py     what the class checks and reads when vLLM starts
-    _v1.py          `BatchState`, the state for the V1 runner. It begins with a walk through a step, from vLLM to the kernel
+    _v1.py          `V1State`, the state for the V1 runner. It begins with a walk through a step, from vLLM to the kernel
     _staging.py     the memory through which V1 passes each step's new tokens to the device
     _c_step.py      the same step of V1 in C
-    _v2.py          `SlotState`, the state for the V2 runner
+    _v2.py          `V2State`, the state for the V2 runner
     _slot_texts.py  brings the newest tokens of V2 to the host, where a policy needs them
     _registry.py    makes and counts the `Generation` of every request with a policy
     _ending.py      how vLLM ends a request that the ladder stops

@@ -1,6 +1,6 @@
 """Counting loops in the outputs of penalised requests, where the server's settings ask for it (`count_loops`).
 
-Generations that look for loops count themselves; `BatchLoops` and `SlotLoops` look at all other penalised requests. The worker
+Generations that look for loops count themselves; `V1Loops` and `V2Loops` look at all other penalised requests. The worker
 counts, and the process with the metrics endpoint shows its counters if PROMETHEUS_MULTIPROC_DIR is set. The log has them in
 any case.
 """
@@ -19,7 +19,7 @@ from lz_penalty.engines._device import Later
 from lz_penalty.engines._generation import LOOPS_ONLY, NO_SECTIONS, Generation
 from lz_penalty.engines.vllm._slot_texts import newest_tokens
 
-__all__ = ["EVERY", "BatchLoops", "LoopCounts", "SlotLoops"]
+__all__ = ["EVERY", "LoopCounts", "V1Loops", "V2Loops"]
 
 _LOGGER = init_logger("vllm.lz_penalty")  # so that vLLM shows it
 EVERY = 32  # steps between two looks at the texts
@@ -71,7 +71,7 @@ class LoopCounts:
             _LOGGER.info("loops seen: %d, left again: %d", self.found["lz_loops_seen"], self.found["lz_loops_left"])
 
 
-class BatchLoops:
+class V1Loops:
     """Counts loops in the outputs of the V1 runner's batch, which are on the host."""
 
     def __init__(self, state: Any) -> None:
@@ -89,7 +89,7 @@ class BatchLoops:
             self.counts.log()
 
 
-class SlotLoops:
+class V2Loops:
     """Counts loops in the outputs of the V2 runner, which are on the device: asks for them, and looks `EVERY` steps later.
 
     Args:

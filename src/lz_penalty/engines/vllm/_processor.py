@@ -1,7 +1,7 @@
 """The class that vLLM loads.
 
-It checks that the penalty can be exact in this engine, and passes every call on: to `BatchState` for the V1 runner, to
-`SlotState` for the V2 runner.
+It checks that the penalty can be exact in this engine, and passes every call on: to `V1State` for the V1 runner, to
+`V2State` for the V2 runner.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from lz_penalty.engines._device import allow_pinning
 from lz_penalty.engines._requests import SettingsReader
 from lz_penalty.engines.server import server_settings
-from lz_penalty.engines.vllm._counting import BatchLoops, SlotLoops
+from lz_penalty.engines.vllm._counting import V1Loops, V2Loops
 from lz_penalty.engines.vllm._ending import prepare_end, wrap_params_update
 from lz_penalty.engines.vllm._registry import GenerationRegistry
 from lz_penalty.engines.vllm._startup import (
@@ -28,8 +28,8 @@ from lz_penalty.engines.vllm._startup import (
     special_tokens_of,
     v2_pins_memory,
 )
-from lz_penalty.engines.vllm._v1 import BatchState
-from lz_penalty.engines.vllm._v2 import SlotState
+from lz_penalty.engines.vllm._v1 import V1State
+from lz_penalty.engines.vllm._v2 import V2State
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.policy import RequestPolicy, counters
 
@@ -68,12 +68,12 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
         if v1:
             in_c = all_read_in_c(vllm_config.parallel_config.tensor_parallel_size, device)
             longest = vllm_config.model_config.max_model_len
-            self._state = BatchState(settings, slots, longest, device, registry, in_c)
-            self._loops = BatchLoops(self._state) if counts_loops else None
+            self._state = V1State(settings, slots, longest, device, registry, in_c)
+            self._loops = V1Loops(self._state) if counts_loops else None
         else:
             drafts = getattr(vllm_config.speculative_config, "num_speculative_tokens", 0)
-            self._state = SlotState(settings, device_or_states, drafts, registry)
-            self._loops = SlotLoops(device_or_states, drafts, counted) if counts_loops else None
+            self._state = V2State(settings, device_or_states, drafts, registry)
+            self._loops = V2Loops(device_or_states, drafts, counted) if counts_loops else None
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:

@@ -1,4 +1,4 @@
-"""A step of vLLM's V1 runner: `BatchState` keeps the histories of the batch on the device and penalises its logits.
+"""A step of vLLM's V1 runner: `V1State` keeps the histories of the batch on the device and penalises its logits.
 
     history  [slots, capacity]   on the device; a slot belongs to a request while the request is in the batch
     fields   [3, rows]           slot, length and newest token of each row, where the device can read them; see `Staging`
@@ -8,10 +8,10 @@
 One decoding step, from the class that vLLM loads to the kernel:
 
     If requests come, go or move, vLLM first calls LZPenaltyLogitsProcessor.update_state(batch_update)     _processor.py
-      -> BatchState.update         gives slots to new requests; the op must be prepared again              here
+      -> V1State.update            gives slots to new requests; the op must be prepared again              here
 
     vLLM calls LZPenaltyLogitsProcessor.apply(logits)                                                      _processor.py
-      -> BatchState.apply(logits)  does the step in C or in Python                                         here
+      -> V1State.apply(logits)     does the step in C or in Python                                         here
 
     In Python -> _apply(logits)
         _take_in_c or _take_in_python   write the new tokens into the fields; `_take_in_python` also loads whole histories
@@ -60,7 +60,7 @@ from lz_penalty.engines.vllm._staging import Staging
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.ops import prepare_lz_penalty
 
-__all__ = ["BatchState"]
+__all__ = ["V1State"]
 
 
 class Request(NamedTuple):
@@ -84,7 +84,7 @@ class Request(NamedTuple):
         return tokens
 
 
-class BatchState:
+class V1State:
     """The batch of the V1 runner: `update` applies its changes, `apply` penalises its logits.
 
     Args:

@@ -23,7 +23,7 @@ from lz_penalty.engines.vllm._registry import GenerationRegistry
 from lz_penalty.engines.vllm._slot_texts import SlotTexts
 from lz_penalty.ops import prepare_lz_penalty
 
-__all__ = ["SlotState"]
+__all__ = ["V2State"]
 
 MOST_IDLE = 64  # steps without a request with a policy, after which texts are not asked for in advance
 
@@ -44,7 +44,7 @@ class Batch(NamedTuple):
     penalise: Callable[..., Any]
 
 
-class SlotState:
+class V2State:
     """Penalises from vLLM's own histories; under speculative decoding every draft token has its own row.
 
     Args:
