@@ -1,38 +1,83 @@
-"""Measure the settings of `settings` on one model: `python -m research.presets.measure answers MODEL --out FILE ...`.
+"""Measure penalties on one model with vLLM and our plug-in: `python -m research.presets.measure MODEL FOLDER`.
 
-answers   write answers to instructions with vLLM and our plug-in, greedily, all settings in one engine
-problems  solve GSM8K's problems with vLLM, greedily
-turns     write a second answer in the same chat: does a model repeat its first answer if the prompt is left out?
-harm      how much worse the penalised model predicts text that is as it should be; nothing is generated
+FOLDER contains jobs: files `NAME.job.json` with the fields of `Job`. They are done in the order of their names. The result of
+a job is `NAME.jsonl.xz`: a line that describes the job and the machine, then a line per answer. A job that has a result is not
+done again, so that an interrupted run can go on. `--watch` waits for further jobs until there is a file `FOLDER/stop`, because
+an engine takes a minute to start.
 
-MODEL is a folder in Hugging Face's layout. `--part choose` takes the even numbers of instructions and texts, `--part publish`
-the odd ones. `--settings` names single settings; by default all of `settings` are measured.
+MODEL is a folder in Hugging Face's layout.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import gzip
 import json
 import lzma
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from benchmarks.workload import machine, write_json
+from benchmarks.workload import machine
 from lz_penalty.detection import distinct, is_degenerate, is_loop
 from lz_penalty.evaluation.measures import Checker
 from lz_penalty.evaluation.penalties import Penalty, family, penalty
 from lz_penalty.evaluation.prompting import prompt_ids
 from research.presets.settings import all_settings
 
-MAX_PROMPT = 1_024  # tokens; longer instructions are left out
-NEAR_LOOP_TOKENS = 100  # a near-loop has at least as many here: a short answer that ends by itself is no loop
+MAX_PROMPT = 1_024  # tokens; longer prompts are left out
 FOLLOW_UPS = ("Tell me more.", "Please answer again in other words.", "What else should I know about this?")
-GSM8K = "{question}\n\nThink step by step, and write the final number at the end."
+# No compilation, which takes a minute; CUDA graphs of whole steps, which make small models fast.
+COMPILATION = {
+    "mode": 0,
+    "cudagraph_mode": "FULL_DECODE_ONLY",
+    "cudagraph_capture_sizes": [1, 8, 32, 64, 128, 192, 256, 384, 512, 640, 768, 1024],
+}
 OWN = ("repetition", "frequency", "presence")  # vLLM applies these to the whole batch, so they run apart
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to write, and how.
+
+    Args:
+        prompts: a file of JSON lines with `prompt` and optionally `id` and `answer`, the number that is right; it may be
+            compressed (.xz, .gz).
+        settings: names of penalties; all of `settings` if there are none.
+        part: `choose` takes the prompts with even numbers, `publish` those with odd numbers, `all` takes all.
+        limit: at most so many prompts.
+        turn: 2 asks for a second answer in the same chat. The first one is what the first setting writes.
+        temperature, top_p, top_k: of the sampling; 0 is greedy.
+        runs: how often each prompt is answered.
+        cap: the most tokens of an answer.
+        texts: whether to keep the texts of the answers.
+    """
+
+    prompts: str
+    settings: tuple[str, ...] = ()
+    part: str = "all"
+    limit: int = 1_000_000
+    turn: int = 1
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    runs: int = 1
+    cap: int = 1_024
+    texts: bool = False
+
+
+class Asked(NamedTuple):
+    """A prompt as token ids, the right answer, and the answer that was given before the prompt in the same chat."""
+
+    name: str
+    ids: list[int]
+    right: str | None = None
+    before: Sequence[int] = ()
 
 
 # ---------------------------------------------------------------- prompts
@@ -76,61 +121,82 @@ class Writer:
         self.llm = LLM(
             model,
             dtype=given.dtype,
-            max_model_len=given.cap + MAX_PROMPT,
+            max_model_len=given.length,
             max_num_seqs=given.batch,
-            gpu_memory_utilization=0.3,
+            gpu_memory_utilization=0.05,  # several engines may share a GPU; the next line says what this one takes
             kv_cache_memory_bytes=int(given.memory * 2**30),
-            compilation_config={"cudagraph_capture_sizes": [1, 8, 32, 64, 128, 256, 512, 768]},
+            compilation_config=COMPILATION,
             logits_processors=[
                 "lz_penalty.engines.vllm:LZPenaltyLogitsProcessor",
                 "lz_penalty.evaluation.vllm_baselines:BaselineLogitsProcessor",
             ],
             disable_log_stats=True,
-            seed=0,
+            seed=given.seed,
         )
         self.tokenizer = self.llm.get_tokenizer()
-        self.cap = given.cap
 
-    def write(self, prompts: Sequence[list[int]], settings: Sequence[Penalty]) -> list[list[Any]]:
-        """Return vLLM's output for each setting and prompt."""
-        out: list[list[Any]] = [[] for _ in settings]
-        for group in ([], [*OWN]):
-            chosen = [number for number, one in enumerate(settings) if (family(one.name) in OWN) == bool(group)]
-            if not chosen:
-                continue
-            params = {number: self._params(settings[number]) for number in chosen}
-            jobs = [(number, prompt) for prompt in prompts for number in chosen]
+    def do(self, job: Job) -> Iterator[dict[str, Any]]:
+        """Do a job; yield a record for each setting, prompt and run."""
+        settings = [penalty(name) for name in job.settings or all_settings()]
+        records = part_of(read_lines(Path(job.prompts)), job.part)[: job.limit]
+        asked = [
+            Asked(str(record.get("id", number)), chat_ids(self.tokenizer, record["prompt"]), record.get("answer"))
+            for number, record in enumerate(records)
+        ]
+        if job.turn == 2:
+            asked = self._second_turns(job, settings[0], [record["prompt"] for record in records], asked)
+        asked = [one for one in asked if len(one.ids) < MAX_PROMPT]
+        for one, answers in zip(settings, self._write(job, settings, asked), strict=True):
+            for prompt, outputs in zip(asked, answers, strict=True):
+                for run, output in enumerate(outputs):
+                    record = {"penalty": one.name, "id": prompt.name, "run": run} | measured(output)
+                    if job.turn == 2:
+                        record["repeats_8"] = repeated(output.token_ids, prompt.before)
+                    if prompt.right is not None:
+                        record["right"] = Checker("number").right(self._text(output), prompt.right)
+                    yield record | ({"text": self._text(output)} if job.texts else {})
+
+    def _second_turns(self, job: Job, first: Penalty, texts: list[str], asked: list[Asked]) -> list[Asked]:
+        found = []
+        written = self._write(dataclasses.replace(job, runs=1), [first], asked)[0]
+        for text, one, (output,) in zip(texts, asked, written, strict=True):
+            if output.finish_reason == "stop":
+                for number, follow in enumerate(FOLLOW_UPS):
+                    ids = chat_ids(self.tokenizer, text, self._text(output), follow)
+                    found.append(Asked(f"{one.name}-{number}", ids, before=list(output.token_ids)))
+        return found
+
+    def _write(self, job: Job, settings: Sequence[Penalty], asked: Sequence[Asked]) -> list[list[list[Any]]]:
+        """Return vLLM's outputs for each setting, prompt and run."""
+        from vllm import SamplingParams
+
+        out: list[list[list[Any]]] = [[] for _ in settings]
+        for own in (False, True):
+            chosen = [number for number, one in enumerate(settings) if (family(one.name) in OWN) == own]
+            params = {
+                number: SamplingParams(
+                    temperature=job.temperature,
+                    top_p=job.top_p,
+                    top_k=job.top_k,
+                    n=job.runs,
+                    max_tokens=job.cap,
+                    detokenize=False,
+                    **settings[number].request(self.tokenizer),
+                )
+                for number in chosen
+            }
+            jobs = [(number, one) for one in asked for number in chosen]
             outputs = self.llm.generate(
-                [{"prompt_token_ids": prompt} for _, prompt in jobs],
+                [{"prompt_token_ids": one.ids} for _, one in jobs],
                 [params[number] for number, _ in jobs],
                 use_tqdm=False,
             )
             for (number, _), output in zip(jobs, outputs, strict=True):
-                out[number].append(output.outputs[0])
+                out[number].append(output.outputs)
         return out
 
-    def short_enough(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the records whose prompts leave room for an answer."""
-        return [one for one in records if len(chat_ids(self.tokenizer, one["prompt"])) < MAX_PROMPT]
-
-    def text(self, output: Any) -> str:
-        """Return the text of an output."""
+    def _text(self, output: Any) -> str:
         return self.tokenizer.decode(output.token_ids, skip_special_tokens=True)
-
-    def keep(self, path: Path | None, ids: list[Any], settings: list[Penalty], written: list[list[Any]]) -> None:
-        """Write all answers to a compressed file of JSON lines, if one is asked for."""
-        if path is None:
-            return
-        with lzma.open(path, "wt", encoding="utf-8", preset=1) as file:
-            for one, row in zip(settings, written, strict=True):
-                for name, output in zip(ids, row, strict=True):
-                    record = {"penalty": one.name, "id": name, "end": output.finish_reason, "text": self.text(output)}
-                    file.write(json.dumps(record | {"tokens": list(output.token_ids)}) + "\n")
-
-    def _params(self, one: Penalty) -> Any:
-        from vllm import SamplingParams
-
-        return SamplingParams(temperature=0, max_tokens=self.cap, detokenize=False, **one.request(self.tokenizer))
 
 
 def measured(output: Any) -> dict[str, Any]:
@@ -145,98 +211,11 @@ def measured(output: Any) -> dict[str, Any]:
     }
 
 
-def answers(given: argparse.Namespace, settings: list[Penalty]) -> dict[str, Any]:
-    """Write answers to instructions."""
-    writer = Writer(given.model, given)
-    asked = writer.short_enough(part_of(read_lines(given.instructions), given.part))
-    prompts = [chat_ids(writer.tokenizer, record["prompt"]) for record in asked]
-    begin = time.perf_counter()
-    written = writer.write(prompts, settings)
-    print(f"{sum(len(o.token_ids) for row in written for o in row):,} tokens in {time.perf_counter() - begin:.0f} s")
-    writer.keep(given.texts, [record["id"] for record in asked], settings, written)
-    return {one.name: [measured(output) for output in row] for one, row in zip(settings, written, strict=True)}
-
-
-def problems(given: argparse.Namespace, settings: list[Penalty]) -> dict[str, Any]:
-    """Solve problems of GSM8K."""
-    writer = Writer(given.model, given)
-    asked = read_lines(given.gsm8k)[: given.limit]
-    prompts = [chat_ids(writer.tokenizer, GSM8K.format(**record)) for record in asked]
-    written = writer.write(prompts, settings)
-    writer.keep(given.texts, list(range(len(asked))), settings, written)
-    check = Checker("number")
-    expected = [record["answer"].rpartition("####")[2].strip() for record in asked]
-    return {
-        one.name: [
-            measured(output) | {"right": check.right(writer.text(output), answer)}
-            for output, answer in zip(row, expected, strict=True)
-        ]
-        for one, row in zip(settings, written, strict=True)
-    }
-
-
-def turns(given: argparse.Namespace, settings: list[Penalty]) -> dict[str, Any]:
-    """Write a second answer in the same chat, and measure how much of it repeats the first.
-
-    The first answer is the same for all settings: the one that the first setting writes.
-    """
-    writer = Writer(given.model, given)
-    asked = [one["prompt"] for one in writer.short_enough(part_of(read_lines(given.instructions), given.part))]
-    first = writer.write([chat_ids(writer.tokenizer, text) for text in asked], settings[:1])[0]
-    ended = [(text, output) for text, output in zip(asked, first, strict=True) if output.finish_reason == "stop"]
-    chats = [(text, output, follow) for text, output in ended for follow in FOLLOW_UPS]
-    prompts = [chat_ids(writer.tokenizer, text, writer.text(output), follow) for text, output, follow in chats]
-    chats, prompts = zip(*[pair for pair in zip(chats, prompts, strict=True) if len(pair[1]) < MAX_PROMPT], strict=True)
-    written = writer.write(prompts, settings)
-    return {
-        one.name: [
-            measured(output) | {"repeats_8": repeated(output.token_ids, before.token_ids)}
-            for output, (_, before, _) in zip(row, chats, strict=True)
-        ]
-        for one, row in zip(settings, written, strict=True)
-    }
-
-
 def repeated(tokens: Sequence[int], before: Sequence[int], n: int = 8) -> float | None:
     """Return the share of n-grams that also occur in the earlier answer; `None` for an answer that is too short."""
     grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
     known = {tuple(before[i : i + n]) for i in range(len(before) - n + 1)}
     return round(sum(gram in known for gram in grams) / len(grams), 4) if grams else None
-
-
-# ---------------------------------------------------------------- harm
-
-
-def harm(given: argparse.Namespace, settings: list[Penalty]) -> dict[str, Any]:
-    """Measure bits and right tokens lost on texts, on GSM8K's solutions after their questions, and on copies."""
-    from lz_penalty.evaluation.bits import forced_by_each
-    from lz_penalty.evaluation.copying import copy_tasks
-    from lz_penalty.evaluation.loading import load
-    from lz_penalty.evaluation.texts import KINDS, texts
-
-    loaded = load(given.model, dtype=given.dtype)
-    tokenizer = loaded.tokenizer
-    cases = [(kind, [], text_ids(tokenizer, one.text)[:1024]) for kind in KINDS for one in texts(kind, given.part)]
-    for record in part_of(read_lines(given.gsm8k)[: given.limit], given.part) if given.gsm8k else []:
-        cases.append(("reasoning", chat_ids(tokenizer, GSM8K.format(**record)), _ids(tokenizer, record["answer"])))
-    for task in copy_tasks(given.copies, seed=1 if given.part == "choose" else 2):
-        cases.append((f"copy {task.kind}", chat_ids(tokenizer, task.prompt), _ids(tokenizer, task.expected)))
-    out: dict[str, Any] = {one.name: [] for one in settings}
-    for kind, prompt, ids in cases:
-        for one, forced in zip(settings, forced_by_each(loaded, [*prompt, *ids], settings, len(prompt)), strict=True):
-            bits = float((forced.penalised - forced.plain).sum())
-            row = {
-                "kind": kind,
-                "tokens": len(forced.plain),
-                "right": int(forced.plain_stays.sum()),
-                "lost": forced.lost,
-            }
-            out[one.name].append(row | {"bits": round(bits, 3), "plain": round(float(forced.plain.sum()), 2)})
-    return out
-
-
-def _ids(tokenizer: Any, text: str) -> list[int]:
-    return tokenizer(text, add_special_tokens=False).input_ids
 
 
 # ---------------------------------------------------------------- command
@@ -251,28 +230,47 @@ def device() -> dict[str, Any]:
     return {"gpu": name, "vllm": metadata.version(found[0]) if found else None}
 
 
+def do_jobs(writer: Writer, model: str, folder: Path) -> int:
+    """Do the jobs of a folder that have no result yet; return how many were done."""
+    done = 0
+    for path in sorted(folder.glob("*.job.json")):
+        name = path.name.removesuffix(".job.json")
+        if (folder / f"{name}.jsonl.xz").exists():
+            continue
+        job = Job(**json.loads(path.read_text(encoding="utf-8")))
+        begin, tokens, answers = time.perf_counter(), 0, 0
+        part = folder / f"{name}.part"
+        with lzma.open(part, "wt", encoding="utf-8", preset=1) as file:
+            about = {"model": model, "job": dataclasses.asdict(job), "machine": machine(**device())}
+            file.write(json.dumps(about) + "\n")
+            for record in writer.do(job):
+                file.write(json.dumps(record) + "\n")
+                tokens, answers = tokens + record["tokens"], answers + 1
+        os.replace(part, folder / f"{name}.jsonl.xz")
+        print(f"{name}: {answers:,} answers, {tokens:,} tokens, {time.perf_counter() - begin:.0f} s", flush=True)
+        done += 1
+    return done
+
+
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("answers", "problems", "turns", "harm"))
     parser.add_argument("model", help="a folder in Hugging Face's layout")
-    parser.add_argument("--out", type=Path, required=True, help="the file of results, JSON")
-    parser.add_argument("--part", choices=("choose", "publish", "all"), default="choose")
-    parser.add_argument("--settings", nargs="+", help="names of settings; all of them by default")
-    parser.add_argument("--instructions", type=Path, help="JSON lines with `id` and `prompt`")
-    parser.add_argument("--gsm8k", type=Path, help="JSON lines with `question` and `answer`")
-    parser.add_argument("--limit", type=int, default=2_000, help="at most so many problems")
-    parser.add_argument("--copies", type=int, default=4, help="copying tasks of each kind")
-    parser.add_argument("--cap", type=int, default=1_024, help="the most tokens of an answer")
+    parser.add_argument("folder", type=Path, help="the jobs, and their results")
+    parser.add_argument("--watch", action="store_true", help="wait for further jobs until there is a file `stop`")
+    parser.add_argument("--length", type=int, default=2_048, help="the most tokens of a prompt and its answer")
     parser.add_argument("--batch", type=int, default=768, help="answers that are written at the same time")
-    parser.add_argument("--memory", type=float, default=20, help="GiB for vLLM's cache of keys and values")
+    parser.add_argument("--memory", type=float, default=16, help="GiB for vLLM's cache of keys and values")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--texts", type=Path, help="also keep all answers in this file (.jsonl.xz)")
     given = parser.parse_args()
-    settings = [penalty(name) for name in given.settings or all_settings()]
-    results = globals()[given.what](given, settings)
-    plan = {"what": given.what, "model": Path(given.model).name, "part": given.part, "cap": given.cap}
-    write_json(given.out, {"plan": plan, "machine": machine(**device()), "results": results})
+    writer = Writer(given.model, given)
+    while True:
+        done = do_jobs(writer, Path(given.model).name, given.folder)
+        if not given.watch or (given.folder / "stop").exists():
+            return
+        if not done:
+            time.sleep(0.5)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from lz_penalty.detection._tandem import DEGENERATE_COPIES
 from lz_penalty.detection._verdict import CRITERIA, Limits, Verdict
 from lz_penalty.errors import LZPenaltyError, bad_value
 
-__all__ = ["DEGENERATE", "NEAR_LOOP", "Checker", "is_solved", "loop_in", "mean", "of_text", "of_tokens"]
+__all__ = ["DEGENERATE", "NEAR_LOOP", "Checker", "is_near_loop", "is_solved", "loop_in", "mean", "of_text", "of_tokens"]
 
 DEGENERATE_CHARACTERS = DEGENERATE_COPIES * MIN_LENGTH
 DEGENERATE = f"a unit occurs {DEGENERATE_COPIES} times or more in a row, in {DEGENERATE_CHARACTERS} characters or more"
@@ -46,9 +46,18 @@ def of_tokens(outputs: Sequence[Sequence[int]]) -> dict[str, float]:
     return {
         "degenerate": mean(is_degenerate(tokens) for tokens in outputs),
         "loops": mean(is_loop(tokens) for tokens in outputs),
-        "near_loops": mean(share < NEAR_LOOP for share in different),
+        "near_loops": mean(map(is_near_loop, different)),
         "distinct_4": mean(different),
     }
+
+
+def is_near_loop(different: float) -> bool:
+    """Return whether an output with this share of different 4-grams is a near-loop: less than half of them.
+
+    >>> is_near_loop(distinct([1, 2, 3] * 20, 4))
+    True
+    """
+    return different < NEAR_LOOP
 
 
 def of_text(text: str, tokens: int) -> dict[str, float]:

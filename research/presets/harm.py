@@ -1,0 +1,77 @@
+"""Measure harm: how much worse a penalised model predicts text that is as it should be. Nothing is generated.
+
+`python -m research.presets.harm MODEL --out FILE` measures the settings of `settings` on prose, code, JSON and Markdown, on the
+solutions of problems (`--problems`) and on copying tasks. The result has the form of `measure`: a line that describes the run,
+then a line per setting and text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+from benchmarks.workload import machine
+from lz_penalty.evaluation.bits import forced_by_each
+from lz_penalty.evaluation.copying import copy_tasks
+from lz_penalty.evaluation.loading import load
+from lz_penalty.evaluation.penalties import penalty
+from lz_penalty.evaluation.texts import KINDS, texts
+from research.presets.measure import chat_ids, device, part_of, read_lines, text_ids
+from research.presets.settings import all_settings
+
+
+def cases(tokenizer: Any, given: argparse.Namespace) -> list[tuple[str, list[int], list[int]]]:
+    """Return the kind, the prompt's ids and the text's ids of every text to predict."""
+    found = [(kind, [], text_ids(tokenizer, one.text)[:1024]) for kind in KINDS for one in texts(kind, given.part)]
+    for record in part_of(read_lines(given.problems)[: given.limit], given.part) if given.problems else []:
+        found.append(("reasoning", chat_ids(tokenizer, record["prompt"]), _ids(tokenizer, record["solution"])))
+    for task in copy_tasks(given.copies, seed=1 if given.part == "choose" else 2) if given.copies else []:
+        found.append((f"copy {task.kind}", chat_ids(tokenizer, task.prompt), _ids(tokenizer, task.expected)))
+    return found
+
+
+def _ids(tokenizer: Any, text: str) -> list[int]:
+    return tokenizer(text, add_special_tokens=False).input_ids
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="a folder in Hugging Face's layout, or a GGUF file")
+    parser.add_argument("--out", type=Path, required=True, help="the results, JSON lines, compressed (.jsonl.xz)")
+    parser.add_argument("--part", choices=("choose", "publish", "all"), default="choose")
+    parser.add_argument("--settings", nargs="+", help="names of penalties; all of `settings` by default")
+    parser.add_argument("--problems", type=Path, help="JSON lines with `prompt` and `solution`")
+    parser.add_argument("--limit", type=int, default=2_000, help="at most so many problems")
+    parser.add_argument("--copies", type=int, default=4, help="copying tasks of each kind")
+    parser.add_argument("--dtype", default="bfloat16")
+    given = parser.parse_args()
+    settings = [penalty(name) for name in given.settings or all_settings()]
+    loaded = load(given.model, dtype=given.dtype)
+    about = {
+        "model": Path(given.model).name,
+        "job": {"what": "harm", "part": given.part},
+        "machine": machine(**device()),
+    }
+    with lzma.open(given.out, "wt", encoding="utf-8", preset=1) as file:
+        file.write(json.dumps(about) + "\n")
+        for kind, prompt, ids in cases(loaded.tokenizer, given):
+            read = forced_by_each(loaded, [*prompt, *ids], settings, len(prompt))
+            for one, forced in zip(settings, read, strict=True):
+                record = {
+                    "penalty": one.name,
+                    "kind": kind,
+                    "tokens": len(forced.plain),
+                    "right": int(forced.plain_stays.sum()),
+                    "lost": forced.lost,
+                    "bits": round(float((forced.penalised - forced.plain).sum()), 3),
+                    "plain": round(float(forced.plain.sum()), 2),
+                }
+                file.write(json.dumps(record) + "\n")
+
+
+if __name__ == "__main__":
+    main()
