@@ -69,6 +69,7 @@ def test_a_program_that_ends_passes(run):
         "import subprocess\nsubprocess.run(['/bin/true'], check=True)",
         "import os\nos.closerange(0, 4096)",
         "import os\nfor fd in range(3, 64):\n    try: os.write(fd, b'passed' * 9)\n    except OSError: pass",
+        "import os\nfor fd in range(3, 64):\n    try: os.write(fd, b'a\\n' * 9_999)\n    except OSError: pass",
     ],
 )
 def test_a_program_that_does_not_end_well_fails(run, program):
@@ -98,7 +99,7 @@ def test_a_program_that_does_not_end_is_ended(run, program):
 
 def test_recursion_without_limit_is_ended(run):
     program = "import sys\nsys.setrecursionlimit(10**9)\ndef f(): f()\nf()"
-    assert not run(program, seconds=1, memory=128 * 2**20).passed
+    assert not run(program, seconds=0.4, memory=128 * 2**20).passed
 
 
 def test_a_program_gets_nothing(run, monkeypatch):
@@ -263,7 +264,7 @@ WHOLE = "def double_all(numbers: List[int]) -> List[int]:\n    return [2 * helpe
         f"```python\n{WHOLE}",
         "```python\n    return [2 * one for one in numbers]\n```",
         f"<think>```python\nreturn 1\n```</think>{WHOLE}",
-        f"Here it is:\n\n{WHOLE}\nThis function doubles.",
+        f"Here it is:\n\nimport math\nX: int = 3\n{WHOLE}\nThis function doubles.",
         WHOLE + "\nif __name__ == '__main__':\n    print(input())\n",
     ],
 )

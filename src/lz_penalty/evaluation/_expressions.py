@@ -45,6 +45,8 @@ GREEK = frozenset(
         "\\mu",
         "\\omega",
         "\\sigma",
+        "\\rho",
+        "\\tau",
     }
 )
 
@@ -61,7 +63,7 @@ def is_number(token: str) -> bool:
 
 
 def equal_values(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Return whether two expressions have the same value, whatever their letters stand for.
+    """Return whether two expressions have the same value, for all values of their letters.
 
     Expressions with letters must also have equally many products of sums: the task may have been to factor or to expand.
 
@@ -85,7 +87,9 @@ def equal_values(one: Sequence[str], other: Sequence[str]) -> bool:
 def _close(one: Number, other: Number) -> bool:
     if isinstance(one, Fraction) and isinstance(other, Fraction):
         return one == other
-    return cmath.isclose(complex(one), complex(other), rel_tol=CLOSE, abs_tol=1e-12)
+    left, right = complex(one), complex(other)
+    finite = cmath.isfinite(left) and cmath.isfinite(right)
+    return finite and cmath.isclose(left, right, rel_tol=CLOSE, abs_tol=1e-12)
 
 
 class _Reader:

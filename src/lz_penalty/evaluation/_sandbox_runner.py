@@ -172,7 +172,7 @@ def hook(home: str) -> Callable[[str, tuple[Any, ...]], None]:
         if event.startswith(FORBIDDEN):
             raise PermissionError(f"{event} is not allowed in the sandbox")
         if event == "open":
-            if arguments[2] & WRITING and not inside(arguments[0]):
+            if (arguments[2] or 0) & WRITING and not inside(arguments[0]):
                 raise PermissionError("writing outside of the working directory is not allowed in the sandbox")
         elif event in CHANGES:
             paths = [one for one in arguments if isinstance(one, (str, bytes, os.PathLike))]

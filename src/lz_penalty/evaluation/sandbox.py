@@ -43,7 +43,7 @@ FENCE = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
 FUTURE = re.compile(r"^from __future__ import .*$", re.MULTILINE)
 FIRST_LINE = re.compile(r"(?:from|import|def|class|async)\s|@")
 CODE_LINE = re.compile(
-    r"\s|$|[#@)\]}]|(?:from|import|def|class|async|if|elif|else|for|while|try|except|finally|with)\b|\w+\s?[=(\[.]"
+    r"\s|$|[#@)\]}]|(?:from|import|def|class|async|if|elif|else|for|while|try|except|finally|with)\b|\w+\s?(?:[=(\[.]|:.*=)"
 )
 
 
@@ -101,7 +101,7 @@ def _whole(code: str) -> str:
 def _without_prose(text: str) -> str:
     """Return the lines from the first one that begins a definition to the last one before prose."""
     lines = text.split("\n")
-    start = next(number for number, line in enumerate(lines) if FIRST_LINE.match(line))
+    start = next((n for n, line in enumerate(lines) if FIRST_LINE.match(line)), 0)
     end = next((n for n, line in enumerate(lines) if n > start and not CODE_LINE.match(line)), len(lines))
     return "\n".join(lines[start:end])
 
@@ -227,7 +227,8 @@ def _follow(report: int, stdout: int, seconds: float, size: int) -> tuple[bytes,
         while (left := begin + most - time.monotonic()) > 0:
             for key, _ in selector.select(left):
                 chunk = os.read(key.fd, 2**16)
-                texts[key.fd] = (texts[key.fd] + chunk)[-MAX_OUTPUT:]
+                text = texts[key.fd] + chunk
+                texts[key.fd] = text[:MAX_OUTPUT] if key.fd == report else text[-MAX_OUTPUT:]
                 if not chunk:
                     selector.unregister(key.fd)
             if not started and b"\n" in texts[report]:
@@ -248,5 +249,5 @@ def _refusal(isolation: str, report: str, output: str) -> LZPenaltyError:
             "namespaces, run as root, or accept isolation='hook', which stops accidents but no attacks."
         )
     return LZPenaltyError(
-        f"the sandbox did not start: {show(report or output or 'no report', 300)}. Run {sys.executable}."
+        f"the sandbox did not start: {show(report or output or 'no report', 300)}. Check that Python runs: {sys.executable} -I"
     )
