@@ -13,8 +13,8 @@ from research.presets.summary import harm_of, of_answers, of_harm, paired, quali
 RESULTS = Path(__file__).parents[2] / "research" / "presets" / "results"
 
 
-def answer(*, tokens=200, distinct=0.9, degenerate=False):
-    return {"degenerate": degenerate, "loop": degenerate, "distinct_4": distinct, "capped": False, "tokens": tokens}
+def answer(*, distinct=0.9, degenerate=False):
+    return {"degenerate": degenerate, "loop": degenerate, "distinct_4": distinct, "capped": False, "tokens": 200}
 
 
 def model(answers, lost):
@@ -44,11 +44,6 @@ def test_the_rule():
     assert ranked(settings) == ["less harm", "more harm", "harmless, loops", "near-loops"]
     assert [qualifies(settings[name]) for name in settings] == [False, False, True, True]
     assert harm_of(settings["more harm"]) == 0.04
-
-
-def test_a_short_answer_is_no_near_loop():
-    assert of_answers([answer(tokens=99, distinct=0.1)])["near_loops"] == 0
-    assert of_answers([answer(tokens=100, distinct=0.1)])["near_loops"] == 1
 
 
 def test_paired_problems():

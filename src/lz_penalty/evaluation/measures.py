@@ -19,11 +19,10 @@ from lz_penalty.detection._tandem import DEGENERATE_COPIES
 from lz_penalty.detection._verdict import CRITERIA, Limits, Verdict
 from lz_penalty.errors import LZPenaltyError, bad_value
 
-__all__ = ["DEGENERATE", "NEAR_LOOP", "Checker", "is_near_loop", "is_solved", "loop_in", "mean", "of_text", "of_tokens"]
+__all__ = ["DEGENERATE", "Checker", "is_near_loop", "is_solved", "loop_in", "mean", "of_text", "of_tokens"]
 
 DEGENERATE_CHARACTERS = DEGENERATE_COPIES * MIN_LENGTH
 DEGENERATE = f"a unit occurs {DEGENERATE_COPIES} times or more in a row, in {DEGENERATE_CHARACTERS} characters or more"
-NEAR_LOOP = 0.5  # share of different 4-grams
 COMPARISONS = ("exact", "contains", "number")
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
@@ -36,7 +35,7 @@ def of_tokens(outputs: Sequence[Sequence[int]]) -> dict[str, float]:
 
     - degenerate: the share in which a unit occurs 20 times or more in a row
     - loops: the share in which a unit occurs 5 times or more in a row, in 60 tokens or more
-    - near_loops: the share in which less than half of the 4-grams are different
+    - near_loops: the share of near-loops, see `is_near_loop`
     - distinct_4: the share of different 4-grams
 
     >>> of_tokens([[1, 2, 3] * 20, list(range(60))])
@@ -51,13 +50,13 @@ def of_tokens(outputs: Sequence[Sequence[int]]) -> dict[str, float]:
     }
 
 
-def is_near_loop(different: float) -> bool:
-    """Return whether an output with this share of different 4-grams is a near-loop: less than half of them.
+def is_near_loop(distinct_4: float) -> bool:
+    """Return whether an output, however short, is a near-loop: less than half of its 4-grams are different.
 
-    >>> is_near_loop(distinct([1, 2, 3] * 20, 4))
-    True
+    >>> is_near_loop(distinct([1, 2, 3] * 3, 4)), is_near_loop(distinct([1, 2, 3] * 4, 4))
+    (False, True)
     """
-    return different < NEAR_LOOP
+    return distinct_4 < 0.5
 
 
 def of_text(text: str, tokens: int) -> dict[str, float]:
