@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lz_penalty import LZPenaltyError, bundled_model
-from lz_penalty.evaluation.bits import copy_cost, estimate, human_text_cost, teacher_forced
+from lz_penalty.evaluation.bits import copy_cost, estimate, forced_by_each, human_text_cost, teacher_forced
 from lz_penalty.evaluation.copying import CopyTask, copy_tasks
 from lz_penalty.evaluation.harm import measure_harm, text_cost
 from lz_penalty.evaluation.loading import Loaded
@@ -78,7 +78,7 @@ def test_human_text_cost_is_the_mean_over_passages(loaded):
 def test_a_token_that_is_ruled_out_costs_infinitely_much(loaded):
     found = human_text_cost(loaded, ["to be or not to be or not to be or not"], penalty("no-repeat-ngram:2"))
     assert found.mean == found.low == found.high == math.inf
-    harm = measure_harm(loaded, penalty("no-repeat-ngram:2"), [made("to be or not to be or not to be or not")])
+    (harm,) = measure_harm(loaded, [penalty("no-repeat-ngram:2")], [made("to be or not to be or not to be or not")])
     assert harm.to_dict()["texts"][0]["cost"]["mean"] is None
 
 
@@ -90,7 +90,7 @@ def test_each_kind_of_text_has_its_own_cost_and_share_of_lost_tokens(loaded):
     ring = "Ring a ring o' roses. Ring a ring o' roses. Ring a ring o' roses. Ring a ring o' roses."
     texts = [made(bundled_model.passages()[1][:300]), made(ring, "song"), made(bundled_model.passages()[2][:300])]
     ticks = []
-    prose, song = text_cost(loaded, texts, penalty("guarded:0.5"), tick=ticks.append)
+    (prose, song), none = text_cost(loaded, texts, [penalty("guarded:0.5"), penalty("none")], tick=ticks.append)
     assert ([prose.kind, song.kind], [prose.texts, song.texts], ticks) == (["prose", "song"], [2, 1], [1, 1, 1])
     assert prose.cost.mean == human_text_cost(loaded, [texts[0].text, texts[2].text], penalty("guarded:0.5")).mean
     forced = teacher_forced(loaded, loaded.tokenizer(ring).input_ids, penalty("guarded:0.5"))
@@ -98,22 +98,31 @@ def test_each_kind_of_text_has_its_own_cost_and_share_of_lost_tokens(loaded):
     lost = [a and not b for a, b in zip(right, forced.penalised_stays.tolist(), strict=True)]
     assert (song.tokens, song.right, song.lost) == (len(right), sum(right) / len(right), sum(lost) / sum(right))
     assert song.lost > prose.lost
-    assert [one.lost for one in text_cost(loaded, texts, penalty("none"))] == [0, 0]
+    assert [one.lost for one in none] == [0, 0]
     with pytest.raises(LZPenaltyError, match="a test, one: has 1 tokens; must have at least 2"):
-        text_cost(loaded, [made("a")], penalty("none"))
+        text_cost(loaded, [made("a")], [penalty("none")])
+
+
+def test_the_model_reads_each_text_once_for_all_penalties(loaded):
+    texts = [made(bundled_model.passages()[1][:300]), made('{"a": 1, "b": 1}', "json")]
+    tasks = copy_tasks(1)[:2]
+    names = ["guarded", "repetition:1.2", "none", "dry:0.8"]
+    each = [measure_harm(loaded, [penalty(name)], texts, tasks)[0] for name in names]
+    calls, ticks = [], []
+    hook = loaded.model.register_forward_hook(lambda *given: calls.append(1))
+    together = measure_harm(loaded, [penalty(name) for name in names], texts, tasks, tick=ticks.append)
+    hook.remove()
+    assert (len(calls), ticks) == (4, [1] * 4)
+    assert together == each
 
 
 def test_copies_are_read_as_the_answer_in_the_chat_template(loaded, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "lz_penalty.evaluation.bits.teacher_forced",
-        lambda loaded, ids, penalty, prompt_length: seen.append((ids, prompt_length)) or teacher_forced(*args(ids)),
+        "lz_penalty.evaluation.bits.forced_by_each",
+        lambda loaded, ids, penalties, length: seen.append((ids, length)) or forced_by_each(loaded, ids, penalties),
     )
-
-    def args(ids):
-        return loaded, ids, penalty("none")
-
-    copy_cost(loaded, [CopyTask("own", "Say cat.", " cat cat")], penalty("none"), chat=True)
+    copy_cost(loaded, [CopyTask("own", "Say cat.", " cat cat")], [penalty("none")], chat=True)
     ((ids, prompt_length),) = seen
     assert loaded.tokenizer.decode(ids[:prompt_length]) == "Question: Say cat.\n"
     assert loaded.tokenizer.decode(ids[prompt_length:]) == " cat cat"
@@ -129,7 +138,7 @@ def test_intervals_cover_the_mean_about_as_often_as_they_say():
 
 def test_copies_cost_more_than_other_text_and_the_counts_add_up(loaded):
     tasks = [task for task in copy_tasks(2) if task.kind in ("quote", "list")]
-    quote, numbered, together = copy_cost(loaded, tasks, penalty("guarded"))
+    (quote, numbered, together), (*_, none) = copy_cost(loaded, tasks, [penalty("guarded"), penalty("none")])
     assert [one.kind for one in (quote, numbered, together)] == ["quote", "list", "all"]
     assert together.tokens == quote.tokens + numbered.tokens
     assert together.leaves * together.tokens == pytest.approx(
@@ -138,7 +147,7 @@ def test_copies_cost_more_than_other_text_and_the_counts_add_up(loaded):
     assert 0 < quote.leaves <= quote.stays < 1
     prose = human_text_cost(loaded, [task.expected for task in tasks if task.kind == "quote"], penalty("guarded"))
     assert quote.cost.mean > prose.mean + 0.5
-    assert copy_cost(loaded, tasks, penalty("none"))[-1].leaves == 0
+    assert none.leaves == 0
 
 
 def test_where_greedy_leaves_the_copy(loaded):
@@ -148,7 +157,7 @@ def test_where_greedy_leaves_the_copy(loaded):
     written = loaded.model.generate(ids, do_sample=False, max_new_tokens=60, min_new_tokens=60)[0, ids.shape[1] :]
     task = CopyTask("own", prompt, loaded.tokenizer.decode(written))
     assert loaded.tokenizer(task.expected).input_ids == written.tolist()
-    (own, _) = copy_cost(loaded, [task], penalty("guarded"))
+    ((own, _),) = copy_cost(loaded, [task], [penalty("guarded")])
     assert own.stays == 1.0
     assert 0 < own.leaves < 1
     assert own.spoilt == 1.0

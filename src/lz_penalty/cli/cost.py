@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -57,15 +58,10 @@ def cost(
     chat = use_chat(model, loaded.tokenizer, chat)
     plan, material = plan_for(model, None, given, tasks=tasks, chat=chat, dtype=dtype)
     asked = copy_tasks(tasks, plan.seed) if tasks else []
-    results = []
     with Progress(console=Console(stderr=True)) as progress:
-        task = progress.add_task("", total=plan.steps * len(chosen))
-        for one in chosen:
-            progress.update(task, description=one.name)
-            harm = measure_harm(
-                loaded, one, material.texts, asked, chat=chat, tick=lambda count: progress.advance(task, count)
-            )
-            results.append(harm.to_dict())
+        tick = functools.partial(progress.advance, progress.add_task("", total=plan.steps))
+        harms = measure_harm(loaded, chosen, material.texts, asked, chat=chat, tick=tick)
+    results = [harm.to_dict() for harm in harms]
     if out:
         write_results(out, asdict(plan), results)
     if as_json:

@@ -9,7 +9,7 @@ the copy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,18 +24,22 @@ from lz_penalty.evaluation.prompting import prompt_ids
 from lz_penalty.ops import apply_lz_penalty_
 
 __all__ = [
+    "Case",
     "CopyCost",
     "Estimate",
     "Forced",
+    "Tick",
     "copy_cost",
     "estimate",
     "forced_by_each",
+    "forced_by_kind",
     "human_text_cost",
     "teacher_forced",
 ]
 
 MAX_TOKENS = 1024
 RESAMPLES = 10_000
+Tick = Callable[[int], None]  # called with the number of steps done
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,14 @@ class CopyCost:
     spoilt: float  # share of tasks with a token at which it leaves because of the penalty
 
 
+class Case(NamedTuple):
+    """A text of some kind that the model reads. The first `prompt_length` of its tokens are the prompt."""
+
+    kind: str
+    ids: list[int]
+    prompt_length: int = 0
+
+
 class Forced(NamedTuple):
     """How a model predicts each token of a given text, without and with a penalty; tensors `[tokens]`."""
 
@@ -82,7 +94,7 @@ def human_text_cost(
     penalty: Penalty,
     *,
     limit: int = MAX_TOKENS,
-    tick: Callable[[int], None] = lambda count: None,
+    tick: Tick = lambda count: None,
 ) -> Estimate:
     """Return how many bits per token worse the penalised model predicts these texts, which people wrote.
 
@@ -100,24 +112,27 @@ def human_text_cost(
 def copy_cost(
     loaded: Loaded,
     tasks: Sequence[CopyTask],
-    penalty: Penalty,
+    penalties: Sequence[Penalty],
     *,
     chat: bool = False,
-    tick: Callable[[int], None] = lambda count: None,
-) -> list[CopyCost]:
-    """Return the cost for each kind of task; the last one, `all`, is for all kinds together.
+    tick: Tick = lambda count: None,
+) -> list[list[CopyCost]]:
+    """Return, for each penalty, its cost for each kind of task; the last one, `all`, is for all kinds together.
 
     With `chat`, the model reads the copy as the answer to the prompt in its chat template. Otherwise it reads the prompt, an
     empty line and the copy.
     """
-    by_kind: dict[str, list[Forced]] = {task.kind: [] for task in tasks}
-    for task in tasks:
-        prompt = prompt_ids(loaded.tokenizer, task.prompt if chat else task.prompt + "\n\n", chat)
-        copy = loaded.tokenizer(task.expected, add_special_tokens=False).input_ids
-        by_kind[task.kind].append(teacher_forced(loaded, [*prompt, *copy], penalty, len(prompt)))
-        tick(1)
-    everything = [forced for group in by_kind.values() for forced in group]
-    return [_summary(kind, group) for kind, group in (by_kind | {"all": everything}).items()]
+    costs = []
+    for by_kind in forced_by_kind(loaded, (_case(loaded, task, chat) for task in tasks), penalties, tick):
+        everything = [forced for group in by_kind.values() for forced in group]
+        costs.append([_summary(kind, group) for kind, group in (by_kind | {"all": everything}).items()])
+    return costs
+
+
+def _case(loaded: Loaded, task: CopyTask, chat: bool) -> Case:
+    prompt = prompt_ids(loaded.tokenizer, task.prompt if chat else task.prompt + "\n\n", chat)
+    copy = loaded.tokenizer(task.expected, add_special_tokens=False).input_ids
+    return Case(task.kind, [*prompt, *copy], len(prompt))
 
 
 def _summary(kind: str, group: list[Forced]) -> CopyCost:
@@ -135,6 +150,21 @@ def _summary(kind: str, group: list[Forced]) -> CopyCost:
         returns=back / tokens,
         spoilt=sum(map(bool, left)) / len(group),
     )
+
+
+def forced_by_kind(
+    loaded: Loaded, cases: Iterable[Case], penalties: Sequence[Penalty], tick: Tick
+) -> list[dict[str, list[Forced]]]:
+    """Return, for each penalty, how the model predicts the texts of each kind; the model reads each text only once.
+
+    `tick` is called with the number of texts done.
+    """
+    found: list[dict[str, list[Forced]]] = [{} for _ in penalties]
+    for kind, ids, prompt_length in cases:
+        for by_kind, forced in zip(found, forced_by_each(loaded, ids, penalties, prompt_length), strict=True):
+            by_kind.setdefault(kind, []).append(forced)
+        tick(1)
+    return found
 
 
 def teacher_forced(loaded: Loaded, ids: Sequence[int], penalty: Penalty, prompt_length: int = 0) -> Forced:
@@ -157,16 +187,19 @@ def forced_by_each(
     tokens = torch.tensor([list(ids)], device=model.device)
     plain = model(tokens).logits[0, first - 1 : -1].float()
     following = tokens[0, first:]
-    bits, stays = _bits(plain, following), plain.argmax(-1) == following
+    bits, stays = _predicted(plain, following)
     found = []
     for penalty in penalties:
-        penalised = _penalised(plain, tokens, penalty.make(tokenizer, prompt_length), first, prompt_length)
-        found.append(Forced(bits, _bits(penalised, following), stays, penalised.argmax(-1) == following))
+        processors = penalty.make(tokenizer, prompt_length)
+        worse, still = _predicted(_penalised(plain, tokens, processors, first, prompt_length), following)
+        found.append(Forced(bits, worse, stays, still))
     return found
 
 
-def _bits(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    return -logits.log_softmax(-1).gather(1, tokens[:, None])[:, 0] / math.log(2)
+def _predicted(logits: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the bits of each token, and whether it is the most probable one."""
+    bits = -logits.log_softmax(-1).gather(1, tokens[:, None])[:, 0] / math.log(2)
+    return bits, logits.argmax(-1) == tokens
 
 
 def _penalised(

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 from lz_penalty._files import read_text
 from lz_penalty.bundled_model import problems
 from lz_penalty.errors import LZPenaltyError, show
+from lz_penalty.evaluation.bits import Tick
 from lz_penalty.evaluation.copying import KINDS, copy_tasks
 from lz_penalty.evaluation.generation import continue_greedily
-from lz_penalty.evaluation.harm import Tick, measure_harm
+from lz_penalty.evaluation.harm import Harm, measure_harm
 from lz_penalty.evaluation.inputs import Prompt, Prompts, Texts
 from lz_penalty.evaluation.loading import Loaded
 from lz_penalty.evaluation.measures import is_solved, mean, of_tokens
@@ -100,18 +101,36 @@ def compare(
     out: Path | None = None,
     tick: Callable[[str, int], None] = lambda name, count: None,
 ) -> list[Result]:
-    """Measure every penalty. Results that the same plan has already written to `out` are not measured again."""
+    """Measure every penalty. Results that the same plan has already written to `out` are not measured again.
+
+    `tick` is called with what is being measured, the harm of all penalties or one penalty, and the number of steps done.
+    """
     done = {result.penalty: result for result in read_results(out, plan)} if out and out.exists() else {}
     prompts = [_asked(loaded, prompt, plan) for prompt in material.prompts]
-    for penalty in penalties:
-        if penalty.name not in done:
-            step = functools.partial(tick, penalty.name)
-            done[penalty.name] = _measure(loaded, penalty, plan, prompts, material.texts, step)
-            if out:
-                write_results(out, asdict(plan), [asdict(result) for result in done.values()])
-        else:
-            tick(penalty.name, plan.steps)
+    left = {penalty.name: penalty for penalty in penalties if penalty.name not in done}
+    tick("", plan.steps * (len(penalties) - len(left)))
+    harms = _harms(loaded, list(left.values()), plan, material, tick)
+    for (name, penalty), harm in zip(left.items(), harms, strict=True):
+        done[name] = _measure(loaded, penalty, plan, prompts, harm, functools.partial(tick, name))
+        if out:
+            write_results(out, asdict(plan), [asdict(result) for result in done.values()])
     return [done[penalty.name] for penalty in penalties]
+
+
+def _harms(
+    loaded: Loaded, penalties: list[Penalty], plan: Plan, material: Material, tick: Callable[[str, int], None]
+) -> list[Harm]:
+    if not penalties:
+        return []
+    tasks = copy_tasks(plan.tasks, plan.seed) if plan.tasks else []
+    return measure_harm(
+        loaded,
+        penalties,
+        material.texts,
+        tasks,
+        chat=plan.chat,
+        tick=lambda count: tick("harm", count * len(penalties)),
+    )
 
 
 def _asked(loaded: Loaded, prompt: Prompt, plan: Plan) -> list[int]:
@@ -126,19 +145,16 @@ def _asked(loaded: Loaded, prompt: Prompt, plan: Plan) -> list[int]:
     return ids
 
 
-def _measure(
-    loaded: Loaded, penalty: Penalty, plan: Plan, prompts: list[list[int]], texts: Sequence[Text], tick: Tick
-) -> Result:
+def _measure(loaded: Loaded, penalty: Penalty, plan: Plan, prompts: list[list[int]], harm: Harm, tick: Tick) -> Result:
     batch = 32 if loaded.model.device.type == "cpu" else 256  # a CPU gains nothing from larger batches
     answers = continue_greedily(loaded, prompts, penalty, plan.new_tokens, may_end=plan.may_end, batch=batch, tick=tick)
-    tasks = copy_tasks(plan.tasks, plan.seed) if plan.tasks else []
     return Result(
         penalty=penalty.name,
         **of_tokens(answers.tokens),
         capped=mean(not ended for ended in answers.ended) if plan.may_end else None,
         tokens=mean(map(len, answers.tokens)),
         accuracy=_accuracy(loaded, penalty, plan, batch, tick) if plan.problems else None,
-        harm=measure_harm(loaded, penalty, texts, tasks, chat=plan.chat, tick=tick).to_dict(),
+        harm=harm.to_dict(),
     )
 
 

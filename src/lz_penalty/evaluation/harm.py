@@ -7,20 +7,28 @@ tasks.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from lz_penalty.errors import LZPenaltyError
-from lz_penalty.evaluation.bits import MAX_TOKENS, CopyCost, Estimate, Forced, copy_cost, estimate, teacher_forced
+from lz_penalty.evaluation.bits import (
+    MAX_TOKENS,
+    Case,
+    CopyCost,
+    Estimate,
+    Forced,
+    Tick,
+    copy_cost,
+    estimate,
+    forced_by_kind,
+)
 from lz_penalty.evaluation.copying import CopyTask
 from lz_penalty.evaluation.loading import Loaded
 from lz_penalty.evaluation.penalties import Penalty
 from lz_penalty.evaluation.texts import Text
 
 __all__ = ["Harm", "TextCost", "measure_harm", "text_cost"]
-
-Tick = Callable[[int], None]  # called with the number of steps done
 
 
 @dataclass(frozen=True)
@@ -51,42 +59,52 @@ class Harm:
 
 def measure_harm(
     loaded: Loaded,
-    penalty: Penalty,
+    penalties: Sequence[Penalty],
     texts: Sequence[Text],
     tasks: Sequence[CopyTask] = (),
     *,
     chat: bool = False,
     tick: Tick = lambda count: None,
-) -> Harm:
-    """Measure what a penalty does to each kind of text and, if there are tasks, to copies.
+) -> list[Harm]:
+    """Measure what each penalty does to each kind of text and, if there are tasks, to copies.
 
     Args:
-        loaded: the model.
-        penalty: changes the logits.
+        loaded: the model. It reads each text and task once for all penalties.
+        penalties: change the logits.
         texts: given to the model as they are, without a chat template.
         tasks: copying tasks.
         chat: whether their prompts are put into the chat template.
         tick: called with the number of texts and tasks done.
     """
-    copies = copy_cost(loaded, tasks, penalty, chat=chat, tick=tick) if tasks else []
-    return Harm(penalty.name, text_cost(loaded, texts, penalty, tick=tick), copies)
+    copies = copy_cost(loaded, tasks, penalties, chat=chat, tick=tick) if tasks else [[] for _ in penalties]
+    costs = text_cost(loaded, texts, penalties, tick=tick)
+    return [
+        Harm(one.name, of_texts, of_copies) for one, of_texts, of_copies in zip(penalties, costs, copies, strict=True)
+    ]
 
 
 def text_cost(
-    loaded: Loaded, texts: Sequence[Text], penalty: Penalty, *, limit: int = MAX_TOKENS, tick: Tick = lambda count: None
-) -> list[TextCost]:
-    """Return the cost for each kind of text, in the order of the kinds' first texts.
+    loaded: Loaded,
+    texts: Sequence[Text],
+    penalties: Sequence[Penalty],
+    *,
+    limit: int = MAX_TOKENS,
+    tick: Tick = lambda count: None,
+) -> list[list[TextCost]]:
+    """Return, for each penalty, its cost for each kind of text, in the order of the kinds' first texts.
 
     At most `limit` tokens of each text are measured. A cost is infinite if the penalty forbids a token of a text.
     """
-    by_kind: dict[str, list[Forced]] = {text.kind: [] for text in texts}
+    found = forced_by_kind(loaded, _cases(loaded, texts, limit), penalties, tick)
+    return [[_summary(kind, group) for kind, group in by_kind.items()] for by_kind in found]
+
+
+def _cases(loaded: Loaded, texts: Sequence[Text], limit: int) -> Iterator[Case]:
     for text in texts:
         ids = loaded.tokenizer(text.text, verbose=False).input_ids[:limit]
         if len(ids) < 2:
             raise LZPenaltyError(f"{text.source}, {text.name}: has {len(ids)} tokens; must have at least 2.")
-        by_kind[text.kind].append(teacher_forced(loaded, ids, penalty))
-        tick(1)
-    return [_summary(kind, group) for kind, group in by_kind.items()]
+        yield Case(text.kind, ids)
 
 
 def _summary(kind: str, group: list[Forced]) -> TextCost:
