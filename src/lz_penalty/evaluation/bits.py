@@ -28,12 +28,13 @@ __all__ = [
     "CopyCost",
     "Estimate",
     "Forced",
+    "Measured",
     "Tick",
     "copy_cost",
     "estimate",
     "forced_by_each",
-    "forced_by_kind",
     "human_text_cost",
+    "measured_by_kind",
     "teacher_forced",
 ]
 
@@ -74,6 +75,17 @@ class Case(NamedTuple):
     prompt_length: int = 0
 
 
+class Measured(NamedTuple):
+    """What a penalty does to one text."""
+
+    tokens: int
+    bits: float  # of all tokens without the penalty
+    cost: float  # how many bits per token more with the penalty
+    right: int  # tokens that greedy decoding would write without the penalty
+    lost: int  # of those, tokens that it would not write with the penalty
+    gained: int  # the opposite of `lost`
+
+
 class Forced(NamedTuple):
     """How a model predicts each token of a given text, without and with a penalty; tensors `[tokens]`."""
 
@@ -86,6 +98,17 @@ class Forced(NamedTuple):
     def lost(self) -> int:
         """How many tokens greedy decoding would write without the penalty, and not with it."""
         return int((self.plain_stays & ~self.penalised_stays).sum())
+
+    def measured(self) -> Measured:
+        """Return the numbers for the whole text."""
+        return Measured(
+            tokens=len(self.plain),
+            bits=float(self.plain.sum()),
+            cost=float((self.penalised - self.plain).mean()),
+            right=int(self.plain_stays.sum()),
+            lost=self.lost,
+            gained=int((~self.plain_stays & self.penalised_stays).sum()),
+        )
 
 
 def human_text_cost(
@@ -104,7 +127,7 @@ def human_text_cost(
     costs = []
     for text in texts:
         forced = teacher_forced(loaded, loaded.tokenizer(text).input_ids[:limit], penalty)
-        costs.append(float((forced.penalised - forced.plain).mean()))
+        costs.append(forced.measured().cost)
         tick(1)
     return estimate(costs)
 
@@ -123,8 +146,8 @@ def copy_cost(
     empty line and the copy.
     """
     costs = []
-    for by_kind in forced_by_kind(loaded, (_case(loaded, task, chat) for task in tasks), penalties, tick):
-        everything = [forced for group in by_kind.values() for forced in group]
+    for by_kind in measured_by_kind(loaded, (_case(loaded, task, chat) for task in tasks), penalties, tick):
+        everything = [one for group in by_kind.values() for one in group]
         costs.append([_summary(kind, group) for kind, group in (by_kind | {"all": everything}).items()])
     return costs
 
@@ -135,34 +158,33 @@ def _case(loaded: Loaded, task: CopyTask, chat: bool) -> Case:
     return Case(task.kind, [*prompt, *copy], len(prompt))
 
 
-def _summary(kind: str, group: list[Forced]) -> CopyCost:
-    tokens = sum(len(forced.plain) for forced in group)
-    left = [forced.lost for forced in group]
-    back = sum(int((~forced.plain_stays & forced.penalised_stays).sum()) for forced in group)
+def _summary(kind: str, group: list[Measured]) -> CopyCost:
+    tokens = sum(one.tokens for one in group)
     return CopyCost(
         kind=kind,
         tasks=len(group),
         tokens=tokens,
-        bits=sum(float(forced.plain.sum()) for forced in group) / tokens,
-        cost=estimate([float((forced.penalised - forced.plain).mean()) for forced in group]),
-        stays=sum(int(forced.plain_stays.sum()) for forced in group) / tokens,
-        leaves=sum(left) / tokens,
-        returns=back / tokens,
-        spoilt=sum(map(bool, left)) / len(group),
+        bits=sum(one.bits for one in group) / tokens,
+        cost=estimate([one.cost for one in group]),
+        stays=sum(one.right for one in group) / tokens,
+        leaves=sum(one.lost for one in group) / tokens,
+        returns=sum(one.gained for one in group) / tokens,
+        spoilt=sum(one.lost > 0 for one in group) / len(group),
     )
 
 
-def forced_by_kind(
+def measured_by_kind(
     loaded: Loaded, cases: Iterable[Case], penalties: Sequence[Penalty], tick: Tick
-) -> list[dict[str, list[Forced]]]:
-    """Return, for each penalty, how the model predicts the texts of each kind; the model reads each text only once.
+) -> list[dict[str, list[Measured]]]:
+    """Return, for each penalty, the numbers of the texts of each kind; the model reads each text only once.
 
-    `tick` is called with the number of texts done.
+    No tensor of a text is kept: small tensors between large ones that are freed would fragment the memory. `tick` is called
+    with the number of texts done.
     """
-    found: list[dict[str, list[Forced]]] = [{} for _ in penalties]
+    found: list[dict[str, list[Measured]]] = [{} for _ in penalties]
     for kind, ids, prompt_length in cases:
         for by_kind, forced in zip(found, forced_by_each(loaded, ids, penalties, prompt_length), strict=True):
-            by_kind.setdefault(kind, []).append(forced)
+            by_kind.setdefault(kind, []).append(forced.measured())
         tick(1)
     return found
 

@@ -17,11 +17,11 @@ from lz_penalty.evaluation.bits import (
     Case,
     CopyCost,
     Estimate,
-    Forced,
+    Measured,
     Tick,
     copy_cost,
     estimate,
-    forced_by_kind,
+    measured_by_kind,
 )
 from lz_penalty.evaluation.copying import CopyTask
 from lz_penalty.evaluation.loading import Loaded
@@ -95,7 +95,7 @@ def text_cost(
 
     At most `limit` tokens of each text are measured. A cost is infinite if the penalty forbids a token of a text.
     """
-    found = forced_by_kind(loaded, _cases(loaded, texts, limit), penalties, tick)
+    found = measured_by_kind(loaded, _cases(loaded, texts, limit), penalties, tick)
     return [[_summary(kind, group) for kind, group in by_kind.items()] for by_kind in found]
 
 
@@ -107,16 +107,16 @@ def _cases(loaded: Loaded, texts: Sequence[Text], limit: int) -> Iterator[Case]:
         yield Case(text.kind, ids)
 
 
-def _summary(kind: str, group: list[Forced]) -> TextCost:
-    tokens = sum(len(forced.plain) for forced in group)
-    right = sum(int(forced.plain_stays.sum()) for forced in group)
-    lost = sum(forced.lost for forced in group)
+def _summary(kind: str, group: list[Measured]) -> TextCost:
+    tokens = sum(one.tokens for one in group)
+    right = sum(one.right for one in group)
+    lost = sum(one.lost for one in group)
     return TextCost(
         kind=kind,
         texts=len(group),
         tokens=tokens,
-        bits=sum(float(forced.plain.sum()) for forced in group) / tokens,
-        cost=estimate([float((forced.penalised - forced.plain).mean()) for forced in group]),
+        bits=sum(one.bits for one in group) / tokens,
+        cost=estimate([one.cost for one in group]),
         right=right / tokens,
         lost=lost / right if right else 0.0,
     )
