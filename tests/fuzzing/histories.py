@@ -42,7 +42,7 @@ def _vllm() -> Callable[[random.Random, int], Trial]:
     special = special_tokens_of(config.model_config)
     newest_reader = batch_state.newest_reader
     # Each history begins with a new processor: what takes long at its start, and is the same each time, is left out.
-    mock.patch.object(processor, "_check_loaded_once", _always(None)).start()
+    mock.patch.object(processor, "check_loaded_once", _always(None)).start()
     mock.patch.object(processor, "special_tokens_of", _always(special)).start()
     mock.patch.object(processor, "GenerationRegistry", _once(processor.GenerationRegistry)).start()
     mock.patch.object(SettingsReader, "warm_up", _always(None)).start()

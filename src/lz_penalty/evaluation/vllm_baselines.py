@@ -19,7 +19,6 @@ It can be loaded beside `lz_penalty.engines.vllm:LZPenaltyLogitsProcessor`. Requ
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -156,17 +155,9 @@ def _check_engine(vllm_config: Any) -> None:
         raise LZPenaltyError(
             f"speculative decoding has rows for draft tokens, which {NAME} does not know: start vLLM without one of them."
         )
-    named = [_class_of(one) for one in vllm_config.model_config.logits_processors or ()]
-    times = sum(isinstance(one, type) and issubclass(one, BaselineLogitsProcessor) for one in named)
-    if times > 1:
-        raise LZPenaltyError(
-            f"BaselineLogitsProcessor is loaded {times} times: it must be once, or penalties would be added again each "
-            f"time. Name {NAME} once."
-        )
+    from lz_penalty.engines.vllm._startup import check_loaded_once  # imports vLLM
 
-
-def _class_of(named: str | type) -> Any:
-    return pkgutil.resolve_name(named) if isinstance(named, str) else named
+    check_loaded_once(BaselineLogitsProcessor, NAME, vllm_config)
 
 
 class _Settings:

@@ -30,7 +30,9 @@ NAMES = (
 
 @pytest.fixture(scope="module")
 def vllm_config():
-    return engine_config()
+    config = engine_config()
+    config.model_config.logits_processors = [PROCESSOR, BASELINE]
+    return config
 
 
 class Batches(Simulation):

@@ -11,7 +11,7 @@ from vllm.v1.worker.gpu.sample import logits_processor as v2
 from lz_penalty import LZPenaltyError, bundled_model
 from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
-from lz_penalty.engines.vllm import _processor as processor
+from lz_penalty.engines.vllm import _startup as startup
 from tests.engines.vllm.engines import PROCESSOR
 
 CPU = torch.device("cpu")
@@ -50,7 +50,7 @@ def test_loaded_twice(named):
 def test_loaded_through_an_entry_point(monkeypatch):
     """vLLM hides the output ids from a processor that is not named, and an entry point adds to the one that is."""
     entry = SimpleNamespace(load=lambda: LZPenaltyLogitsProcessor)
-    monkeypatch.setattr(processor, "entry_points", lambda group: [entry])
+    monkeypatch.setattr(startup, "entry_points", lambda group: [entry])
     with pytest.raises(LZPenaltyError, match="loaded through an entry point"):
         LZPenaltyLogitsProcessor(config_of(logits_processors=None), CPU, False)
     with pytest.raises(LZPenaltyError, match="loaded 2 times"):

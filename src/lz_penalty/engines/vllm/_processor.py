@@ -6,8 +6,6 @@ It checks that the penalty can be exact in this engine, and passes every call on
 
 from __future__ import annotations
 
-import pkgutil
-from importlib.metadata import entry_points
 from typing import Any
 
 import torch
@@ -24,6 +22,7 @@ from lz_penalty.engines.vllm._startup import (
     NAME,
     all_read_in_c,
     check_engine,
+    check_loaded_once,
     counted_slots,
     special_tokens_of,
     v2_pins_memory,
@@ -52,7 +51,7 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
 
     def __init__(self, vllm_config: Any, device_or_states: Any, is_pin_memory: bool | None = None) -> None:
         """Make the state for the runner: V1 passes its device and whether memory can be pinned, V2 its request states."""
-        _check_loaded_once(vllm_config)
+        check_loaded_once(LZPenaltyLogitsProcessor, NAME, vllm_config)
         v1 = is_pin_memory is not None
         device = torch.device(device_or_states if v1 else device_or_states.device)
         check_engine(vllm_config, device, v1)
@@ -121,24 +120,3 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
     def apply_staged_writes(self) -> None:
         """Send the settings of new requests to the device; called before the forward pass."""
         self._state.before_step()
-
-
-def _check_loaded_once(vllm_config: Any) -> None:
-    """Raise unless the class is listed exactly once: twice would penalise twice, an entry point may lack output ids."""
-    named = [_class_of(one) for one in vllm_config.model_config.logits_processors or ()]
-    registered = [one.load() for one in entry_points(group="vllm.logits_processors")]
-    times = [isinstance(one, type) and issubclass(one, LZPenaltyLogitsProcessor) for one in named + registered]
-    if sum(times) != 1:
-        raise LZPenaltyError(
-            f"LZPenaltyLogitsProcessor is loaded {sum(times)} times (logits_processors = {named}, entry points = "
-            f"{registered}): it must be once, or the penalty would be added again each time. Name {NAME} once."
-        )
-    if not any(times[: len(named)]):
-        raise LZPenaltyError(
-            "LZPenaltyLogitsProcessor was loaded through an entry point, where vLLM may hide the output ids from it: "
-            f"name it with --logits-processors {NAME} instead."
-        )
-
-
-def _class_of(named: str | type) -> Any:
-    return pkgutil.resolve_name(named) if isinstance(named, str) else named

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pkgutil
+from importlib.metadata import entry_points
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +24,7 @@ __all__ = [
     "NAME",
     "all_read_in_c",
     "check_engine",
+    "check_loaded_once",
     "counted_slots",
     "reading_of_model",
     "special_tokens_of",
@@ -31,6 +34,30 @@ __all__ = [
 
 NAME = "lz_penalty.engines.vllm:LZPenaltyLogitsProcessor"
 _LOGGER = init_logger("vllm.lz_penalty")  # so that vLLM shows it
+
+
+def check_loaded_once(processor: type, name: str, vllm_config: Any) -> None:
+    """Raise `LZPenaltyError` unless the class is named exactly once and no entry point loads it.
+
+    A class that is loaded twice would penalise twice. From an entry point it may lack output ids.
+    """
+    named = [_class_of(one) for one in vllm_config.model_config.logits_processors or ()]
+    registered = [one.load() for one in entry_points(group="vllm.logits_processors")]
+    times = [isinstance(one, type) and issubclass(one, processor) for one in named + registered]
+    if sum(times) != 1:
+        raise LZPenaltyError(
+            f"{processor.__name__} is loaded {sum(times)} times (logits_processors = {named}, entry points = "
+            f"{registered}): it must be once, or the penalty would be added again each time. Name {name} once."
+        )
+    if not any(times[: len(named)]):
+        raise LZPenaltyError(
+            f"{processor.__name__} was loaded through an entry point, where vLLM may hide the output ids from it: "
+            f"name it with --logits-processors {name} instead."
+        )
+
+
+def _class_of(named: str | type) -> Any:
+    return pkgutil.resolve_name(named) if isinstance(named, str) else named
 
 
 def check_engine(vllm_config: Any, device: torch.device, v1: bool) -> None:
