@@ -65,7 +65,7 @@ def explain(
     """Show why tokens are penalised: window, buffer, matches, loop, gate, and the tokens whose logits change.
 
     Without --run, only the model's tokenizer is used. Its special tokens are exempt, as in `generate`. The penalty must be
-    an LZ penalty: paper, sglang, guarded, gated or failsafe, with any settings.
+    an LZ penalty: paper, sglang, guarded or failsafe, with any settings.
     """
     from lz_penalty import reference
     from lz_penalty.engines._special_tokens import exempting
@@ -80,7 +80,7 @@ def explain(
         check_output(html, "--html")
     config = named(penalty).config
     if config is None:
-        allowed = "an LZ penalty with a strength above 0: paper, sglang, guarded, gated or failsafe"
+        allowed = "an LZ penalty with a strength above 0: paper, sglang, guarded or failsafe"
         raise bad_value("--penalty", penalty, allowed)
     if chat and at is not None:
         raise LZPenaltyError("--chat and --at cannot be used together: a model continues a text that is cut.")

@@ -24,7 +24,7 @@ def generate(
 ) -> None:
     """Write text with a penalty, and stream it. A chat model answers the prompt; any other model continues it.
 
-    Penalties: `none`; the LZ presets `paper`, `sglang`, `guarded`, `gated`, `failsafe`, for example
+    Penalties: `none`; the LZ presets `paper`, `sglang`, `guarded`, `failsafe`, for example
     `guarded:0.3,window_size=2048`; and `repetition`, `no-repeat-ngram`, `frequency`, `presence`, `dry`, for example
     `dry:0.8`.
     """

@@ -23,8 +23,8 @@ __all__ = ["Settings", "SettingsReader", "reach_of"]
 SLACK = 2_048  # tokens between two reloads of a history that has outgrown its slot
 _SEGMENT = 2_048  # ids: special ones and a request's own
 _ANSWER = SECTIONS.index("answer")
-# Presets without and with escalation, and with a gate. Other presets, and smaller sizes, use the same kernels.
-_LIKELY = ("paper", "guarded", "gated")
+# Without and with escalation and a gate. Other presets, and smaller sizes, use the same kernels.
+_LIKELY = ("paper", "failsafe", "guarded")
 _CALLS = 3  # of a prepared op, until it is compiled and set up
 _Exempt = tuple[frozenset[int], ...]  # ids that requests exempt themselves, of each section
 

@@ -140,14 +140,8 @@ class ServerSettings:
         return asked
 
     def _check(self, asked: Asked, request: Mapping[str, Any] = MappingProxyType({})) -> None:
-        configs = _configs(asked)
-        for config in configs:
+        for config in _configs(asked):
             self._check_caps(config, request)
-        if len({config.include_prompt for config in configs}) > 1:
-            raise LZPenaltyError(
-                "the sections' presets differ in lz_include_prompt, but a server stores one history per request: add "
-                "lz_include_prompt, which applies to all sections."
-            )
 
     def _check_caps(self, config: LZPenaltyConfig, request: Mapping[str, Any]) -> None:
         """Raise if a size that was requested or has an effect exceeds its cap."""

@@ -36,7 +36,7 @@ class Policy:
 
     Args:
         thinking: between the model's think markers, where loops cost most and exact copies matter least.
-        answer: everything else.
+        answer: everything else, with the same penalty by default.
         code: inside code fences; not penalised by default, because code repeats legitimately.
         tool_call: tool calls, and JSON that begins a line; not penalised by default.
         table: rows that begin with a pipe; by default only loops are penalised.
@@ -46,10 +46,10 @@ class Policy:
     """
 
     thinking: LZPenaltyConfig | None = LZPenaltyConfig.guarded()  # noqa: RUF009
-    answer: LZPenaltyConfig | None = LZPenaltyConfig.paper()  # noqa: RUF009
+    answer: LZPenaltyConfig | None = LZPenaltyConfig.guarded()  # noqa: RUF009
     code: LZPenaltyConfig | None = None
     tool_call: LZPenaltyConfig | None = None
-    table: LZPenaltyConfig | None = LZPenaltyConfig.failsafe()  # noqa: RUF009
+    table: LZPenaltyConfig | None = LZPenaltyConfig.failsafe(include_prompt=False)  # noqa: RUF009
 
     def __post_init__(self) -> None:
         for name, config in zip(SECTIONS, self.configs, strict=True):
@@ -141,6 +141,7 @@ def settings_from_request(request: Mapping[str, Any], default: Asked = None) -> 
         lz_penalty, lz_window_size, lz_buffer_size, lz_loop_window, lz_gate_window, lz_include_prompt,
         lz_exempt_token_ids
                                   -> apply in every section that is penalised
+        no lz_include_prompt      -> the prompt counts if it counts in all sections that are penalised
         lz_penalty = 0            -> no penalty; the ladder still works
         lz_end_thinking_copies, lz_stop_copies, lz_shadow
                                   -> the ladder and shadow mode; by default those of `default`. "none": never
@@ -151,12 +152,12 @@ def settings_from_request(request: Mapping[str, Any], default: Asked = None) -> 
     0.3
     >>> asked = settings_from_request({"lz_preset": "guarded", "lz_code": "none", "lz_stop_copies": 20})
     >>> asked.policy.code, asked.policy.answer.min_match_length, asked.ladder.stop_copies
-    (None, 3, 20.0)
+    (None, 4, 20.0)
     >>> settings_from_request({"lz_preset": "guarded"}) == LZPenaltyConfig.guarded()
     True
     >>> settings_from_request({"lz_code": "off"})
     Traceback (most recent call last):
-    lz_penalty.errors.LZPenaltyError: lz_code = 'off': must be one of 'paper', 'sglang', 'guarded', 'gated', ...
+    lz_penalty.errors.LZPenaltyError: lz_code = 'off': must be one of 'paper', 'sglang', 'guarded', 'failsafe', 'none'.
     """
     given = lz_fields(request)
     for key, value in given.items():
@@ -199,6 +200,8 @@ def _penalties(given: dict[str, Any], inherited: Policy) -> Policy:
     configs = {name: getattr(base, name) for name in SECTIONS}
     configs |= {name: None if preset == "none" else PRESETS[preset]() for name, preset in presets.items()}
     changes = {COMMON[key]: getattr(checked, COMMON[key]) for key in shared}
+    # Servers store one history per request, with or without the prompt.
+    changes.setdefault("include_prompt", all(config.include_prompt for config in configs.values() if config))
     return Policy(**{name: config and replace(config, **changes) for name, config in configs.items()})
 
 
