@@ -11,12 +11,13 @@ from lz_penalty import LZPenaltyConfig
 from lz_penalty.engines.transformers import special_token_ids
 from tests.support import quick_or_deep
 from tests.support.requests_and_truth import penalised
+from tests.support.settings import UNGATED
 
 NEW = quick_or_deep(32, 60)
-PRESETS = {
+PRESETS = {  # for short texts: the gate of `guarded` itself is closed there
     "paper": LZPenaltyConfig.paper(),
-    "guarded": LZPenaltyConfig.guarded(strength=0.3),
-    "gated": LZPenaltyConfig.gated(min_match_length=2, gate_low=0.0, gate_high=0.6, gate_window=16),
+    "guarded": replace(UNGATED, strength=0.3),
+    "gated": replace(UNGATED, strength=0.4, min_match_length=2, gate_low=0.0, gate_high=0.6, gate_window=16),
     "sglang": LZPenaltyConfig.sglang(include_prompt=True),
     "small window": LZPenaltyConfig(strength=0.3, window_size=40, buffer_size=4, escalation=1.0),
 }

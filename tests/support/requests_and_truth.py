@@ -16,6 +16,7 @@ import torch
 from lz_penalty import LZPenaltyConfig, bundled_model, reference
 from tests.support.cases import EPSILON, settings_of
 from tests.support.cases import config as random_config
+from tests.support.settings import UNGATED
 
 NEAR_TIE = 1e-3
 VOCAB_SIZE = 4096
@@ -59,12 +60,11 @@ def _settings(rng: random.Random, number: int) -> tuple[dict[str, Any] | None, L
     if kind == 0:
         return rng.choice((None, {}, {"lz_penalty": 0}, {"other": "x"})), None
     if kind == 1:
-        name = rng.choice(("paper", "guarded", "gated", "sglang", "failsafe"))
+        name = rng.choice(("paper", "guarded", "sglang", "failsafe"))
         return {"lz_preset": name, "lz_penalty": 0.3}, getattr(LZPenaltyConfig, name)(strength=0.3)
     if kind == 2:
-        if rng.random() < 0.5:
-            return {"lz_preset": "guarded"}, LZPenaltyConfig.guarded()
-        config = LZPenaltyConfig.gated(gate_low=0.0, gate_high=0.6, gate_window=rng.randint(8, 40))
+        opening = {"gate_low": 0.0, "gate_high": 0.6, "gate_window": rng.randint(8, 40)}
+        config = rng.choice((UNGATED, replace(UNGATED, strength=0.4, **opening), LZPenaltyConfig.guarded(**opening)))
         return config.to_request(), config
     config = random_config(rng, VOCAB_SIZE, window=200, buffer=20)
     config = replace(config, strength=min(config.strength, 1.0))

@@ -153,9 +153,9 @@ class Simulation:
     def _new_policy(self, prompt):
         rng = self.rng
         names = ("thinking", "answer", "code", "tool_call", "table")
-        presets = ("paper", "guarded", "gated", "failsafe", "sglang", "none")
+        presets = ("paper", "guarded", "failsafe", "sglang", "none")
         fields = {"lz_" + name: rng.choice(presets) for name in names if rng.random() < 0.7}
-        fields |= {"lz_preset": "gated", "lz_gate_low": 0.1, "lz_gate_high": 0.9}  # of the other sections
+        fields |= {"lz_preset": "guarded", "lz_gate_low": 0.1, "lz_gate_high": 0.9}  # of the other sections
         fields |= {
             "lz_penalty": 0.5,
             "lz_window_size": 40,
