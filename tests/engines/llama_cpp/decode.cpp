@@ -28,8 +28,9 @@ int main(int count, char ** arguments) {
     if (!context) return 3;
     const llama_vocab * vocab = llama_model_get_vocab(model);
 
-    lz_penalty_settings settings = lz_penalty_defaults(); // LZPenaltyConfig.guarded(strength=0.3)
+    lz_penalty_settings settings = lz_penalty_defaults(); // PRESETS["guarded"] of tests/support/greedy.py
     settings.strength = 0.3;
+    settings.window_size = 384;
     settings.lookback = LZ_PENALTY_ADJACENT;
     settings.min_match_length = 3;
     settings.escalation = 1;

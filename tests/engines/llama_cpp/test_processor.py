@@ -11,6 +11,7 @@ from lz_penalty import LZPenaltyConfig, LZPenaltyError
 from lz_penalty.engines.llama_cpp._processor import LZPenaltyProcessors, special_ids
 from tests.engines.llama_cpp.decoding import by_generate
 from tests.support.greedy import NEW, PRESETS, assert_same
+from tests.support.settings import UNGATED
 
 
 @pytest.fixture(params=PRESETS, ids=str)
@@ -108,7 +109,7 @@ def test_scores_are_edited_in_place(llm):
     scores = np.zeros((llm.n_vocab(), 3), dtype=np.float32)[:, 1]
     ids = np.array([5, 6, 7] * 20, dtype=np.int32)
     for native in (True, False):
-        (penalise,) = LZPenaltyProcessors(llm, LZPenaltyConfig.guarded(), native=native)
+        (penalise,) = LZPenaltyProcessors(llm, UNGATED, native=native)
         assert penalise(ids, scores) is scores
         assert scores[5] < 0
         scores[:] = 0

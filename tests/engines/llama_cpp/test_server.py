@@ -105,7 +105,9 @@ def test_chat(server):
         "temperature": 0.0,
     }
     plain = call(f"{server}/chat/completions", body)
-    penalised = call(f"{server}/chat/completions", body | {"lz_preset": "guarded", "lz_penalty": 5.0})
+    fields = {"lz_preset": "guarded", "lz_penalty": 5.0, "lz_min_match_length": 3, "lz_include_prompt": 1}
+    without_gate = {"lz_gate_low": "none", "lz_gate_high": "none"}
+    penalised = call(f"{server}/chat/completions", body | fields | without_gate)
     texts = [json.loads(answer)["choices"][0]["message"]["content"] for answer in (plain, penalised)]
     assert texts[0] != texts[1]
 
