@@ -8,6 +8,7 @@ from lz_penalty import LZPenaltyConfig, LZPenaltyError, pack_configs, reference
 from lz_penalty.engines.mlx_lm import LZPenaltyProcessor
 from lz_penalty.kernels.mlx_any import prepare
 from tests.support import cases
+from tests.support.settings import UNGATED
 
 
 def penalise(logits, tokens, config, vocab_size):
@@ -68,12 +69,18 @@ def test_bfloat16():
     np.testing.assert_allclose(got[0].tolist(), want, rtol=2**-7)
 
 
-@pytest.mark.parametrize("preset", ["paper", "guarded", "gated"])
-def test_nothing_is_evaluated(preset):
+@pytest.mark.parametrize(
+    "config",
+    [LZPenaltyConfig.paper(), UNGATED, LZPenaltyConfig.guarded(include_prompt=True, gate_high=0.7)],
+    ids=["paper", "ungated", "guarded"],
+)
+def test_nothing_is_evaluated(config):
     """Inside `mx.compile` every evaluation raises: the tokens never come to the host."""
-    processor = LZPenaltyProcessor(getattr(LZPenaltyConfig, preset)())
+    processor = LZPenaltyProcessor(config)
     tokens, logits = mx.array([3, 1, 4] * 20), mx.zeros((1, 8))
-    assert mx.array_equal(mx.compile(processor)(tokens, logits), processor(tokens, logits))
+    penalised = processor(tokens, logits)
+    assert mx.array_equal(mx.compile(processor)(tokens, logits), penalised)
+    assert not mx.array_equal(penalised, logits)
     with pytest.raises(Exception, match="eval"):
         mx.compile(lambda tokens, logits: logits + tokens.tolist()[0])(tokens, logits)
 
