@@ -34,7 +34,7 @@ def vllm_blocks(data: dict[str, Any]) -> list[str]:
     """What the penalty adds within one run; this is more precise than a comparison of two runs."""
     costs = [
         "{shape}, batch {batch}, {new_tokens} tokens, {contender}: {cost:+.2%} ({cost_low:+.2%} to {cost_high:+.2%}), and "
-        "{host_us:.0f} us of the host's time".format(**row)
+        "{host_us:.0f} us of the host's time".format(**row | {"contender": _without_a_gate(row["contender"])})
         for row in sorted(data["summary"], key=lambda row: row["contender"], reverse=True)
     ]
     return paragraph(
@@ -66,6 +66,7 @@ def _contender_columns(ours: str, engine: str) -> dict[str, str]:
     return {
         f"{ours}, no request asks": f"idle {ours}",
         "LZ paper": "LZ paper",
+        "LZ ungated": _without_a_gate("LZ ungated"),
         "LZ guarded": "LZ guarded",
         "repetition 1.2": f"{engine}'s repetition 1.2",
         "frequency 0.3": f"{engine}'s frequency 0.3",
@@ -103,9 +104,9 @@ def overhead(data: dict[str, Any]) -> list[str]:
         for row in data["rows"]
     ]
     about = (
-        f"A random-weight model of 8 layers and a vocabulary of 151,936 on a CPU, guarded preset, {data['context']} tokens of "
-        f"context, every second row in a loop; the copy of the scores not counted. {machine(data)}. "
-        "`python -m benchmarks.overhead`."
+        "A random-weight model of 8 layers and a vocabulary of 151,936 on a CPU, LZ77 lookback and escalation, "
+        f"{data['context']} tokens of context, every second row in a loop; the copy of the scores not counted. "
+        f"{machine(data)}. `python -m benchmarks.overhead`."
     )
     return [*table(["batch", "one step of the model", "the processor", "share"], rows), "", *paragraph(about)]
 
@@ -135,17 +136,26 @@ def policy(data: dict[str, Any]) -> list[str]:
 # ---------------------------------------------------------------- llama.cpp
 
 
+def _without_a_gate(name: str) -> str:
+    """Return a name with `ungated`, the preset guarded of earlier versions, written out."""
+    return name.replace("ungated", "without a gate")
+
+
 def llama_cpp(data: dict[str, Any]) -> list[str]:
     """The time of processor and sampler, next to the time of the engine itself."""
     taken, sample = data["processor"], data["processor"]["sample()"]
     rows = [["`Llama.sample()`", f"{sample:.0f} us", ""]]
-    for name in ("paper, C", "paper, Python", "guarded, C", "guarded, Python"):
-        rows.append([f"the processor: {name}", f"{taken[name]:.1f} us", f"{taken[name] / sample:.1%}"])
+    for name in (f"{preset}, {how}" for preset in ("paper", "ungated", "guarded") for how in ("C", "Python")):
+        if name in taken:
+            rows.append(
+                [f"the processor: {_without_a_gate(name)}", f"{taken[name]:.1f} us", f"{taken[name] / sample:.1%}"]
+            )
     nothing = taken["sample() with a processor that does nothing"]
     added = [f"{nothing - sample:.1f} us", f"{nothing / sample - 1:.1%}"]
     rows.append(["calling a processor that does nothing", *added])
+    ours = next(name for name in ("LZ guarded", "LZ ungated") if name in next(iter(data["samplers"].values())))
     samplers = [
-        [window, *(f"{times[name]:.1f} us" for name in ("DRY", "LZ paper", "LZ guarded"))]
+        [window, *(f"{times[name]:.1f} us" for name in ("DRY", "LZ paper", ours))]
         for window, times in data["samplers"].items()
     ]
     note = (
@@ -156,7 +166,7 @@ def llama_cpp(data: dict[str, Any]) -> list[str]:
     return [
         *table(["per token", "time", "of `sample()`"], rows),
         "",
-        *table(["native samplers", "DRY, llama.cpp's own", "LZ, paper", "LZ, guarded"], samplers),
+        *table(["native samplers", "DRY, llama.cpp's own", "LZ, paper", _without_a_gate(ours)], samplers),
         "",
         *paragraph(note),
     ]
@@ -175,7 +185,7 @@ def matrix(data: dict[str, Any]) -> list[str]:
     rows += [[engine, *["not installed"] * len(settings)] for engine in data["not_installed"]]
     plan = data["prompts"]
     count = plan["short"] + plan["long"]
-    changed = ", ".join(f"{name} {number}" for name, number in data["changed"].items())
+    changed = ", ".join(f"{_without_a_gate(name)} {number}" for name, number in data["changed"].items())
     versions = ", ".join(dict.fromkeys(data["versions"].values()))
     about = (
         f"The share of {count} greedy sequences ({plan['short']} openings and {plan['long']} prompts of "
@@ -184,7 +194,7 @@ def matrix(data: dict[str, Any]) -> list[str]:
         "best logits of the reference are less than 0.001 apart, by as much as is said. Sequences that "
         f"differ between settings, of {count}: {changed}. {data['machine']['cpu']}; {versions}. `make matrix`."
     )
-    return [*table(["engine", *settings], rows), "", *paragraph(about)]
+    return [*table(["engine", *map(_without_a_gate, settings)], rows), "", *paragraph(about)]
 
 
 def share(row: dict[str, Any]) -> str:

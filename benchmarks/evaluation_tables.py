@@ -13,7 +13,7 @@ def comparison(data: dict[str, Any]) -> list[str]:
     for row in data["results"]:
         bits = prose_cost(row)
         cost = "infinite" if bits is None else f"{signed(bits)} bits"
-        ours = row["penalty"].split(":")[0] in ("paper", "guarded", "failsafe")
+        ours = row["penalty"].split(":")[0] in ("paper", "ungated", "guarded", "failsafe")
         name = f"**{row['penalty']}**" if ours else row["penalty"]
         shares = [f"{row['degenerate']:.1%}", f"{row['loops']:.1%}", f"{row['distinct_4']:.2f}"]
         rows.append([name, *shares, cost, f"{row['accuracy']:.1%}"])
@@ -53,7 +53,7 @@ def sweep(data: dict[str, Any]) -> list[str]:
 
 def weak(data: dict[str, Any]) -> list[str]:
     """How many outputs of a weak model are degenerate, under bounded penalties and under escalation."""
-    shown = ("none", "repetition:1.2", "paper", "guarded", "failsafe")
+    shown = ("none", "repetition:1.2", "paper", "ungated", "failsafe")
     found = {row["penalty"]: row for row in data["results"]}
     rows = [[name, f"{found[name]['degenerate']:.1%}", f"{found[name]['loops']:.1%}"] for name in shown]
     return table(["penalty", "degenerate outputs", "outputs with a loop"], rows)

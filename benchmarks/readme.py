@@ -7,13 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import detection_tables, engine_tables, evaluation_tables, op_tables
+from benchmarks import detection_tables, engine_tables, evaluation_tables, op_tables, preset_tables
 from benchmarks.tables import results
 from benchmarks.workload import ROOT, arguments
 
+CHOSEN, PUBLISHED = (f"../../research/presets/results/{name}.json" for name in ("choose", "publish"))
 TABLES: tuple[tuple[str, str, Callable[[dict[str, Any]], list[str]], str], ...] = (  # page, mark, table, results file
-    ("README.md", "compare", evaluation_tables.comparison, "compare.json"),
+    ("README.md", "real-models", preset_tables.in_short, PUBLISHED),
     ("README.md", "cost-in-short", op_tables.cost_in_short, "h200.json"),
+    ("docs/choosing.md", "choice", preset_tables.choice, CHOSEN),
+    ("docs/choosing.md", "near-loops", preset_tables.near_loops_by_model, PUBLISHED),
+    ("docs/choosing.md", "harm", preset_tables.harm_by_kind, PUBLISHED),
+    ("docs/choosing.md", "problems", preset_tables.problems, PUBLISHED),
     ("docs/choosing.md", "sweep", evaluation_tables.sweep, "sweep.json"),
     (
         "docs/results.md",

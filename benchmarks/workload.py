@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import platform
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -23,7 +23,9 @@ from lz_penalty import LZPenaltyConfig
 BATCHES = (1, 8, 64, 256, 1024)
 WINDOWS = (512, 4096, 32768)
 VOCABS = (32_000, 151_936, 256_000)
-PRESETS = ("paper", "sglang", "guarded", "failsafe")
+PRESETS = ("paper", "sglang", "ungated", "guarded", "failsafe")
+# The preset `guarded` of earlier versions, which had no gate. Results that were measured with it have this name.
+UNGATED = LZPenaltyConfig(lookback="adjacent", min_match_length=3, escalation=1.0)
 PERIODS = (1, 3, 7, 20, 50)
 BUFFER = 32
 MAIN_WINDOW, MAIN_VOCAB = 512, 151_936
@@ -45,7 +47,8 @@ class Shape:
     @property
     def config(self) -> LZPenaltyConfig:
         """The preset with this window and a fixed buffer."""
-        return getattr(LZPenaltyConfig, self.preset)(window_size=self.window, buffer_size=BUFFER)
+        preset = UNGATED if self.preset == "ungated" else getattr(LZPenaltyConfig, self.preset)()
+        return replace(preset, window_size=self.window, buffer_size=BUFFER)
 
     @property
     def length(self) -> int:

@@ -241,7 +241,8 @@ def do_jobs(writer: Writer, model: str, folder: Path) -> int:
         begin, tokens, answers = time.perf_counter(), 0, 0
         part = folder / f"{name}.part"
         with lzma.open(part, "wt", encoding="utf-8", preset=1) as file:
-            about = {"model": model, "job": dataclasses.asdict(job), "machine": machine(**device())}
+            described = dataclasses.asdict(job) | {"prompts": Path(job.prompts).name}
+            about = {"model": model, "job": described, "machine": machine(**device())}
             file.write(json.dumps(about) + "\n")
             for record in writer.do(job):
                 file.write(json.dumps(record) + "\n")

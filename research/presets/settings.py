@@ -33,7 +33,7 @@ def _gate(strength: float, low: float, high: float, least: int, window: int, gat
 
 
 def _gates() -> list[str]:
-    """Return settings with a gate: windows, n-grams, thresholds and strengths; then other gate windows."""
+    """Return settings with a gate: windows, n-grams, thresholds and strengths, and other gate windows; then finer grids."""
     tried = [
         _gate(strength, low, high, least, window)
         for window, least in product((96, 128, 192, 256), THRESHOLDS)
@@ -44,7 +44,38 @@ def _gates() -> list[str]:
         tried.append(_gate(strength, low, high, least, 512))
     for gate_window, strength in product((48, 64, 128, 192), (0.4, 0.8)):
         tried.append(_gate(strength, 0.45, 0.6, 3, 128, gate_window))
+    return list(dict.fromkeys([*tried, *_finer(), *_finest()]))
+
+
+def _finer() -> list[str]:
+    """Return the second grid: larger windows, minimum match 3 and 4. It was made when the first one was measured."""
+    tried = [
+        _gate(strength, low, high, least, window)
+        for window, least, strength, (low, high) in product(
+            (256, 384, 512), (3, 4), (0.25, 0.3, 0.4), ((0.25, 0.45), (0.3, 0.5), (0.35, 0.5))
+        )
+        if (least, strength) != (4, 0.25)
+    ]
+    for window, strength in product((256, 384), (0.3, 0.4)):
+        tried.append(_gate(strength, 0.35, 0.5, 3, window, 64))
     return tried
+
+
+def _finest() -> list[str]:
+    """Return the third grid: minimum match 4 and 5. It was made when the second one was measured."""
+    tried = {
+        (4, 0.25): ((0.25, 0.4), (0.3, 0.45), (0.35, 0.45)),
+        (4, 0.35): ((0.35, 0.5), (0.4, 0.55)),
+        (4, 0.3): ((0.3, 0.4), (0.4, 0.5)),
+        (5, 0.3): ((0.2, 0.4), (0.25, 0.4), (0.3, 0.45)),
+        (5, 0.4): ((0.25, 0.45), (0.3, 0.5)),
+    }
+    return [
+        _gate(strength, low, high, least, window)
+        for window in (384, 512)
+        for (least, strength), thresholds in tried.items()
+        for low, high in thresholds
+    ]
 
 
 FAMILIES: dict[str, list[str]] = {

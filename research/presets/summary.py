@@ -17,7 +17,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.workload import write_json
 from lz_penalty.evaluation.measures import is_near_loop
 from research.presets.settings import family_of
 
@@ -102,7 +101,7 @@ def summarised(files: Iterable[Path]) -> Row:
         with lzma.open(path, "rt", encoding="utf-8") as file:
             about, *rows = map(json.loads, file)
         what = what_of(about["job"])
-        plans.append({"what": what} | about | {"job": about["job"] | {"settings": "those below"}})
+        plans.append({"what": what} | about | {"job": {k: v for k, v in about["job"].items() if k != "settings"}})
         by_setting: dict[str, list[Row]] = {}
         for row in rows:
             by_setting.setdefault(row["penalty"], []).append(row)
@@ -112,6 +111,13 @@ def summarised(files: Iterable[Path]) -> Row:
                 means["paired"] = paired(group, by_setting["none"])
             settings.setdefault(name, {}).setdefault(about["model"], {})[what] = means
     return {"plans": plans, "settings": settings}
+
+
+def write(path: Path, summary: Row) -> None:
+    """Write a summary: a line per file that was measured, and a line per setting."""
+    plans = ",\n".join(json.dumps(plan) for plan in summary["plans"])
+    settings = ",\n".join(f"{json.dumps(name)}: {json.dumps(one)}" for name, one in summary["settings"].items())
+    path.write_text(f'{{"plans": [\n{plans}\n],\n"settings": {{\n{settings}\n}}}}\n', encoding="utf-8")
 
 
 def what_of(job: Row) -> str:
@@ -151,21 +157,29 @@ def _share(model: Row, key: str) -> float:
 
 
 def ranked(settings: Row) -> list[str]:
-    """Return the settings that were measured on every model and in every way, the best by the rule first."""
+    """Return the settings whose answers and harm were measured on every model, the best by the rule first.
+
+    A setting that was not measured on all prompts was already worse than one that qualifies, so it comes after those.
+    """
     whole = {(model, what) for one in settings.values() for model, parts in one.items() for what in parts}
 
     def key(name: str) -> tuple[float, ...]:
         models = settings[name]
         near = _mean(near_loops(model) for model in models.values())
         tokens = _mean(_share(model, "tokens") for model in models.values())
-        return (0, harm_of(models), near, tokens) if qualifies(models) else (1, near, harm_of(models), tokens)
+        good = _measured(models) == whole and qualifies(models)
+        return (0, harm_of(models), near, tokens) if good else (1, near, harm_of(models), tokens)
 
-    complete = [
-        name
-        for name, one in settings.items()
-        if {(model, what) for model, parts in one.items() for what in parts} == whole
-    ]
-    return sorted(complete, key=key)
+    everywhere = {model for model, _ in whole}
+    return sorted((name for name, one in settings.items() if _with_harm(one) == everywhere), key=key)
+
+
+def _measured(models: Row) -> set[tuple[str, str]]:
+    return {(model, what) for model, parts in models.items() for what in parts}
+
+
+def _with_harm(models: Row) -> set[str]:
+    return {model for model, parts in models.items() if HARM in parts and len(parts) > 1}
 
 
 def best(settings: Row, gates: int = 1) -> list[str]:
@@ -213,7 +227,7 @@ def main() -> None:
     given = parser.parse_args()
     summary = summarised(given.files)
     if given.out:
-        write_json(given.out, summary)
+        write(given.out, summary)
     if given.best:
         print(json.dumps(best(summary["settings"], given.gates)))
     else:
