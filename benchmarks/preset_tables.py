@@ -181,8 +181,8 @@ def in_short(data: dict[str, Any]) -> list[str]:
     about = (
         f"Near-loops: answers to {none['smollm2'][INSTRUCTIONS]['answers']} everyday instructions in which less than half of "
         "the 4-grams are different; greedy, at most 2,048 tokens. Lost: share of the tokens that greedy decoding of SmolLM2 "
-        "gets right without a penalty and not with it, on texts that people wrote. ?: not measured. GSM8K: accuracy of Qwen-1.5B on "
-        f"{none['qwen15'][GSM8K]['answers']:,} problems. {_remark(data)} Models, settings and more columns: "
+        "gets right without a penalty and not with it, on texts that people wrote. GSM8K: accuracy of Qwen-1.5B on "
+        f"{none['qwen15'][GSM8K]['answers']:,} problems. ?: not measured. {_remark(data)} Models, settings and more columns: "
         "[docs/choosing.md](docs/choosing.md)."
     )
     columns = ["penalty", *(f"near-loops, {MODELS[model]}" for model in shown), *(f"lost, {k}" for k in KINDS.values())]

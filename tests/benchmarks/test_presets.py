@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from lz_penalty import LZPenaltyConfig
 from lz_penalty.evaluation.penalties import penalty
 from research.presets.measure import part_of, repeated
+from research.presets.score import copy_prompts
 from research.presets.settings import FAMILIES, all_settings, family_of
-from research.presets.summary import harm_of, of_answers, of_harm, paired, qualifies, ranked, summarised
+from research.presets.summary import best, harm_of, of_answers, of_harm, paired, qualifies, ranked, summarised, write
 
 RESULTS = Path(__file__).parents[2] / "research" / "presets" / "results"
 
@@ -61,9 +63,30 @@ def test_share_that_repeats_an_earlier_answer(tokens, share):
     assert repeated(list(tokens), list(range(9))) == share
 
 
-def test_the_committed_summary_can_be_read(tmp_path):
-    whole = summarised([RESULTS / "choose.json"])
-    assert whole == json.loads((RESULTS / "choose.json").read_text())
-    first, *others = ranked(whole["settings"])
-    assert qualifies(whole["settings"][first])
+def test_a_setting_that_was_not_measured_in_every_way_does_not_win():
+    settings = {"whole": model([answer()], 2), "part": model([answer()], 1)}
+    settings["whole"]["m"]["problems"] = of_answers([answer()])
+    assert ranked(settings) == ["whole", "part"]
+
+
+def test_the_rule_chose_the_preset():
+    settings = summarised([RESULTS / "choose.json"])["settings"]
+    first, *others = ranked(settings)
+    assert qualifies(settings[first])
+    assert penalty(first).config == LZPenaltyConfig.guarded()
     assert "none" in others
+    assert set(settings) == set(all_settings())
+    assert {family_of(name) for name in best(settings)} == set(FAMILIES)
+
+
+def test_the_published_summary_is_that_of_the_answers(tmp_path):
+    summary = summarised(sorted((RESULTS / "answers").glob("*.jsonl.xz")))
+    write(tmp_path / "publish.json", summary)
+    assert (tmp_path / "publish.json").read_bytes() == (RESULTS / "publish.json").read_bytes()
+    assert json.loads((RESULTS / "publish.json").read_text()) == summary
+
+
+def test_scores_of_copies_have_the_names_of_their_tasks():
+    tasks = dict(copy_prompts())
+    assert len(tasks) == len(copy_prompts())
+    assert all(name.startswith(task.kind) and task.score(task.expected) == 1 for name, task in tasks.items())
