@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lz_penalty import LZPenaltyConfig, LZPenaltyError, errors
-from lz_penalty.config import MAX_FIELDS
+from lz_penalty.config import MAX_FIELDS, PRESETS
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.policy import settings_from_request
 from tests.support.malformed import hostile, nested
@@ -112,12 +112,14 @@ def test_presets_are_the_specifications():
     sglang = LZPenaltyConfig.sglang()
     assert (sglang.formula, sglang.include_prompt, sglang.effective_lookback) == ("sglang", False, "adjacent")
     guarded = LZPenaltyConfig.guarded()
-    assert (guarded.lookback, guarded.min_match_length, guarded.escalation) == ("adjacent", 3, 1.0)
+    assert (guarded.strength, guarded.window_size, guarded.buffer_size, guarded.loop_window) == (0.35, 384, 32, 4096)
+    assert (guarded.lookback, guarded.min_match_length, guarded.escalation) == ("adjacent", 4, 1.0)
+    assert (guarded.gate_low, guarded.gate_high, guarded.gate_window) == (0.35, 0.5, 96)
+    assert not guarded.include_prompt
     failsafe = LZPenaltyConfig.failsafe()
     assert (failsafe.min_match_length, failsafe.escalation, failsafe.strength) == (None, 1.0, 0.15)
     assert LZPenaltyConfig.guarded(escalation=2.0).escalation == 2.0
-    gate = {"gate_low": 0.5, "gate_high": 0.7, "gate_window": 96}
-    assert LZPenaltyConfig.gated() == LZPenaltyConfig.guarded(strength=0.4, **gate)
+    assert list(PRESETS) == ["paper", "sglang", "guarded", "failsafe"]
 
 
 @pytest.mark.parametrize(
@@ -191,7 +193,7 @@ configs = st.builds(
 def test_requests_survive_json_and_any_server_default(config):
     request = json.loads(json.dumps(config.to_request()))
     assert all(isinstance(value, (str, int, float, list)) for value in request.values())
-    for default in (None, LZPenaltyConfig.guarded(exempt_token_ids=[7]), LZPenaltyConfig.gated(gate_window=8)):
+    for default in (None, LZPenaltyConfig.guarded(exempt_token_ids=[7]), LZPenaltyConfig.guarded(gate_window=8)):
         assert LZPenaltyConfig.from_request(request, default) == config
 
 
@@ -211,8 +213,8 @@ def test_zero_is_off_but_still_checked():
 
 
 def test_preset_with_overrides():
-    asked = {"lz_preset": "guarded", "lz_penalty": 0.3, "lz_exempt_token_ids": [5], "lz_include_prompt": 0}
-    want = LZPenaltyConfig.guarded(strength=0.3, exempt_token_ids=[5], include_prompt=False)
+    asked = {"lz_preset": "guarded", "lz_penalty": 0.3, "lz_exempt_token_ids": [5], "lz_include_prompt": 1}
+    want = LZPenaltyConfig.guarded(strength=0.3, exempt_token_ids=[5], include_prompt=True)
     assert LZPenaltyConfig.from_request(asked, LZPenaltyConfig.sglang()) == want
 
 
@@ -225,14 +227,14 @@ def test_other_fields_refine_the_default():
 
 
 def test_a_gate_is_refined_and_switched_off():
-    default = LZPenaltyConfig.gated()
+    default = LZPenaltyConfig.guarded()
     off = {"lz_gate_low": "none", "lz_gate_high": "none"}
-    for request in (off, off | {"lz_preset": "gated"}):
-        assert LZPenaltyConfig.from_request(request, default) == LZPenaltyConfig.guarded(strength=0.4)
-    assert LZPenaltyConfig.from_request({"lz_gate_low": 0.6}, default) == replace(default, gate_low=0.6)
+    for request in (off, off | {"lz_preset": "guarded"}):
+        assert LZPenaltyConfig.from_request(request, default) == replace(default, gate_low=None, gate_high=None)
+    assert LZPenaltyConfig.from_request({"lz_gate_low": 0.4}, default) == replace(default, gate_low=0.4)
     on = {"lz_gate_low": 0.1, "lz_gate_high": 0.2}
-    guarded = LZPenaltyConfig.guarded()
-    assert LZPenaltyConfig.from_request(on, guarded) == replace(guarded, gate_low=0.1, gate_high=0.2)
+    for other in (LZPenaltyConfig.paper(), default):
+        assert LZPenaltyConfig.from_request(on, other) == replace(other, gate_low=0.1, gate_high=0.2)
     for half in ({"lz_gate_low": "none"}, {"lz_gate_high": "none"}, {"lz_min_match_length": "none"}):
         with pytest.raises(LZPenaltyError, match=r"None: must be|must be given together"):
             LZPenaltyConfig.from_request(half, default)

@@ -8,8 +8,15 @@ import pytest
 from lz_penalty import LZPenaltyConfig
 from tests.support import cases
 from tests.support.backends import ALL
+from tests.support.settings import UNGATED
 
-PRESETS = [getattr(LZPenaltyConfig, name)(include_prompt=True) for name in ("paper", "sglang", "guarded", "failsafe")]
+PRESETS = {
+    "paper": LZPenaltyConfig.paper(),
+    "sglang": LZPenaltyConfig.sglang(include_prompt=True),
+    "ungated": UNGATED,
+    "guarded": LZPenaltyConfig.guarded(include_prompt=True, gate_window=24),
+    "failsafe": LZPenaltyConfig.failsafe(),
+}
 VOCAB = 23
 
 
@@ -28,9 +35,7 @@ def logits(seed: int) -> list[float]:
 
 
 @pytest.mark.parametrize("backend", ALL, ids=str)
-@pytest.mark.parametrize(
-    "config", [small(config) for config in PRESETS], ids=("paper", "sglang", "guarded", "failsafe")
-)
+@pytest.mark.parametrize("config", list(map(small, PRESETS.values())), ids=PRESETS)
 class TestLaws:
     def test_relabelling_permutes_the_result(self, backend, config):
         order = list(range(VOCAB))
@@ -46,7 +51,8 @@ class TestLaws:
     def test_tokens_beyond_every_window_do_not_matter(self, backend, config):
         config = replace(config, loop_window=40)
         tokens = looping(4)
-        reach = max(config.window_size + config.buffer_size, config.loop_window)
+        gate = config.gate_window if config.gate_high else 0
+        reach = max(config.window_size + config.buffer_size + gate, config.loop_window)
         other = [0] * (len(tokens) - reach) + tokens[-reach:]
         assert backend.penalise([logits(5)], [tokens], config) == backend.penalise([logits(5)], [other], config)
 
@@ -56,9 +62,9 @@ class TestLaws:
         assert str(same) == str(backend.floats([scores]).tolist()[0])
 
     def test_a_batch_equals_its_rows(self, backend, config):
-        rows = [looping(seed) for seed in range(8, 13)]
-        scores = [logits(seed) for seed in range(5)]
-        configs = [config, None, *PRESETS[:3]]
+        rows = [looping(seed) for seed in range(8, 14)]
+        scores = [logits(seed) for seed in range(6)]
+        configs = [config, None, *list(PRESETS.values())[:4]]
         together = backend.penalise(scores, rows, configs)
         alone = [
             backend.penalise([score], [row], [one])[0] for score, row, one in zip(scores, rows, configs, strict=True)
@@ -83,7 +89,7 @@ class TestLaws:
 def test_float16_does_not_overflow(backend):
     if "float16" not in backend.dtypes:
         return
-    config = LZPenaltyConfig.guarded(strength=100.0, escalation=100.0)
+    config = replace(UNGATED, strength=100.0, escalation=100.0)
     (after,) = backend.penalise([[65504.0, -65504.0, 1.0, float("-inf")]], [[0] * 40], config, dtype="float16")
     assert after == [-65504.0, -65504.0, 1.0, float("-inf")]
     (after,) = backend.penalise([[1.0, -65504.0, 1.0, float("-inf")]], [[1] * 40], config, dtype="float16")

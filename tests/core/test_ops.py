@@ -1,6 +1,7 @@
 """The op's own duties: shapes, dtypes, devices, backends, settings. Wrong input raises before anything is changed."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from lz_penalty import (
 )
 from lz_penalty import _backends as backends
 from tests.support.backends import ALL, DEVICE
+from tests.support.settings import UNGATED
 
 PAPER = LZPenaltyConfig(buffer_size=2)
 TOKENS = np.array([[1, 2, 1, 2, 1, 2], [3, 3, 3, 3, 3, 3]])
@@ -186,7 +188,7 @@ def test_a_requested_backend_that_fails_re_raises(monkeypatch):
 
 @pytest.mark.parametrize("backend", ALL, ids=str)
 def test_packed_settings_equal_plain_ones(backend):
-    configs = [LZPenaltyConfig.guarded(strength=1.0, exempt_token_ids=[1]), None, LZPenaltyConfig(buffer_size=2)]
+    configs = [replace(UNGATED, strength=1.0, exempt_token_ids=[1]), None, LZPenaltyConfig(buffer_size=2)]
     where = None if backend.library is np or backend.device == "cpu" else backend.device
     tokens = [[1, 2, 3] * 5] * 3
     plain = backend.penalise([[0.0] * 8] * 3, tokens, configs)
@@ -235,7 +237,7 @@ def test_packing_shares_exempt_ids_and_keeps_maxima():
     assert (packed.rows, packed.max_window, packed.max_buffer, packed.max_exempt) == (3, 512, 32, 5)
     assert packed.max_loop_window == 4096
     assert (packed.codelength_reach, packed.reach) == (544, 4096)
-    assert pack_configs([PAPER, LZPenaltyConfig.gated(escalation=0)]).reach == 544 + 96
+    assert pack_configs([PAPER, LZPenaltyConfig.guarded(escalation=0)]).reach == 544 + 96
     off = pack_configs([LZPenaltyConfig(strength=0.0), None])
     assert (off.max_window, off.max_loop_window) == (0, 0)
 

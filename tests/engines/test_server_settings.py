@@ -79,7 +79,7 @@ def test_caps_on_the_buffer_and_on_exempt_ids():
         {"max_buffer_size": 4097},
         {"max_gate_window": 3},
         {"max_gate_window": 4097},
-        {"default": {"lz_preset": "gated"}, "max_gate_window": 95},
+        {"default": {"lz_preset": "guarded"}, "max_gate_window": 95},
         {"max_exempt_token_ids": -1},
         {"max_exempt_token_ids": 1025},
         {"default": {"lz_preset": "guarded", "lz_buffer_size": 600}},
@@ -126,7 +126,7 @@ def test_policies():
     server = ServerSettings.from_json('{"default": {"lz_policy": "default", "lz_stop_copies": 20}}')
     assert server.settings_of(None) is server.default
     assert server.settings_of({"lz_penalty": 0.3}).ladder.stop_copies == 20
-    assert server.settings_of({"lz_code": "paper"}).policy.code == LZPenaltyConfig.paper()
+    assert server.settings_of({"lz_code": "paper"}).policy.code == LZPenaltyConfig.paper(include_prompt=False)
     assert ServerSettings().settings_of({"lz_penalty": 0.3}) == LZPenaltyConfig(strength=0.3)
     with pytest.raises(LZPenaltyError, match="the default has fields of a policy"):
         server.without_policies()
@@ -145,12 +145,16 @@ def test_caps_hold_in_every_section():
         ServerSettings.from_json('{"default": {"lz_policy": "default"}, "max_loop_window": 4095}')
 
 
-def test_sections_that_differ_in_what_they_count():
-    with pytest.raises(LZPenaltyError, match="the sections' presets differ in lz_include_prompt"):
-        ServerSettings().settings_of({"lz_preset": "paper", "lz_code": "sglang"})
-    assert ServerSettings().settings_of({"lz_preset": "paper", "lz_code": "sglang", "lz_include_prompt": 1})
-    with pytest.raises(LZPenaltyError, match="LZ_PENALTY_SERVER: the sections' presets differ"):
-        ServerSettings.from_json('{"default": {"lz_policy": "default", "lz_code": "sglang"}}')
+def test_the_prompt_counts_in_all_sections_or_in_none():
+    """A server stores one history per request."""
+
+    def counts(**fields):
+        return {config.include_prompt for config in ServerSettings().settings_of(fields).policy.configs if config}
+
+    assert counts(lz_preset="paper", lz_code="sglang") == counts(lz_preset="guarded", lz_code="paper") == {False}
+    assert counts(lz_preset="paper", lz_code="failsafe") == {True}
+    assert counts(lz_preset="paper", lz_code="sglang", lz_include_prompt=1) == {True}
+    assert counts(lz_preset="paper", lz_code="failsafe", lz_include_prompt=0) == {False}
 
 
 def test_what_only_vllm_knows_is_refused_elsewhere():

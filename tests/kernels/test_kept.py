@@ -44,7 +44,7 @@ def test_steps_equal_the_reference_whatever_happens_between_them(seed, ahead):
     table = pack_configs(configs).table
     where = None if DEVICE == "cpu" else DEVICE
     on_device = table if where is None else torch.from_numpy(table).to(where)
-    largest = pack_configs([LZPenaltyConfig.gated(window_size=40, buffer_size=9, gate_window=40)]).table
+    largest = pack_configs([LZPenaltyConfig.guarded(window_size=40, buffer_size=9, gate_window=40)]).table
     exempt = pack_configs(None).exempt_ids
     packed = pack_table(
         largest.repeat(rows, 0), exempt if where is None else torch.from_numpy(exempt).to(where), table=on_device

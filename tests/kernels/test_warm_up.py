@@ -80,10 +80,9 @@ REQUESTS = [
     [{}],
     [{"lz_preset": "paper"}],
     [{"lz_preset": "guarded", "lz_penalty": 0.3}],
-    [{"lz_preset": "gated"}],
     [{"lz_preset": "failsafe"}] * 3,
     [{}, {"lz_preset": "paper"}, {"lz_preset": "guarded"}],
-    [{"lz_preset": "gated"}, {}, {"lz_preset": "guarded", "lz_penalty": 0.3}],
+    [{"lz_preset": "guarded"}, {}, {"lz_preset": "failsafe", "lz_penalty": 0.3}],
     [{"lz_preset": "sglang", "lz_window_size": 100}, {"lz_preset": "failsafe", "lz_loop_window": 300}],
     [{"lz_policy": "default"}],
 ]
@@ -144,7 +143,8 @@ def test_few_kernels_exist_whatever_requests_ask_for(on_triton, monkeypatch):
     server, long = ServerSettings(), torch.zeros((SLOTS, 20_000), dtype=torch.int32, device=WHERE)
     settings = SettingsReader(server, SPECIAL, SLOTS, WHERE)
     sizes = np.random.default_rng(1)
-    for preset, gate in itertools.product(("paper", "guarded") * 200, ({}, {"lz_gate_low": 0.5, "lz_gate_high": 0.7})):
+    gates = [{"lz_gate_low": low, "lz_gate_high": high} for low, high in (("none", "none"), (0.5, 0.7))]
+    for preset, gate in itertools.product(("paper", "guarded") * 200, gates):
         window, buffer = int(2 ** sizes.uniform(0, 13)), int(2 ** sizes.uniform(2, 9))
         fields = {"lz_preset": preset, "lz_window_size": window, "lz_buffer_size": buffer} | gate
         fields["lz_gate_window"] = int(2 ** sizes.uniform(2, 10))

@@ -10,11 +10,12 @@ from lz_penalty.policy import SECTIONS, Ladder, Policy, RequestPolicy, settings_
 from tests.support.malformed import malformed
 
 PAPER, GUARDED, FAILSAFE = LZPenaltyConfig.paper(), LZPenaltyConfig.guarded(), LZPenaltyConfig.failsafe()
-GATED = LZPenaltyConfig.gated()
+# The prompt counts in all sections or in none.
+PAPER_OUTPUT, FAILSAFE_OUTPUT = (replace(config, include_prompt=False) for config in (PAPER, FAILSAFE))
 
 
 def test_the_default_policy():
-    assert Policy() == Policy(thinking=GUARDED, answer=PAPER, code=None, tool_call=None, table=FAILSAFE)
+    assert Policy() == Policy(thinking=GUARDED, answer=GUARDED, code=None, tool_call=None, table=FAILSAFE_OUTPUT)
     assert settings_from_request({"lz_policy": "default"}) == RequestPolicy(policy=Policy())
 
 
@@ -42,16 +43,19 @@ def test_one_config_alone_still_refuses_policies():
         (
             {"lz_penalty": 0.3, "lz_thinking": "guarded"},
             None,
-            replace(Policy.everywhere(replace(PAPER, strength=0.3)), thinking=replace(GUARDED, strength=0.3)),
+            replace(
+                Policy.everywhere(replace(PAPER, strength=0.3, include_prompt=False)),
+                thinking=replace(GUARDED, strength=0.3),
+            ),
         ),
-        ({"lz_policy": "default", "lz_answer": "guarded"}, PAPER, replace(Policy(), answer=GUARDED)),
-        ({"lz_policy": "default", "lz_code": "failsafe"}, None, replace(Policy(), code=FAILSAFE)),
+        ({"lz_policy": "default", "lz_answer": "paper"}, GUARDED, replace(Policy(), answer=PAPER_OUTPUT)),
+        ({"lz_policy": "default", "lz_code": "failsafe"}, None, replace(Policy(), code=FAILSAFE_OUTPUT)),
         (
-            {"lz_policy": "default", "lz_window_size": 64, "lz_include_prompt": 0, "lz_exempt_token_ids": [5]},
+            {"lz_policy": "default", "lz_window_size": 64, "lz_include_prompt": 1, "lz_exempt_token_ids": [5]},
             None,
             Policy(
                 **{
-                    name: config and replace(config, window_size=64, include_prompt=False, exempt_token_ids=(5,))
+                    name: config and replace(config, window_size=64, include_prompt=True, exempt_token_ids=(5,))
                     for name, config in zip(SECTIONS, Policy().configs, strict=True)
                 }
             ),
@@ -62,12 +66,12 @@ def test_one_config_alone_still_refuses_policies():
             Policy(**dict.fromkeys(SECTIONS) | {"thinking": replace(GUARDED, window_size=64)}),
         ),
         (
-            {"lz_policy": "default", "lz_thinking": "gated", "lz_gate_window": 30},
+            {"lz_policy": "default", "lz_thinking": "paper", "lz_gate_window": 30},
             None,
             Policy(
                 **{
                     name: config and replace(config, gate_window=30)
-                    for name, config in zip(SECTIONS, replace(Policy(), thinking=GATED).configs, strict=True)
+                    for name, config in zip(SECTIONS, replace(Policy(), thinking=PAPER_OUTPUT).configs, strict=True)
                 }
             ),
         ),
@@ -78,8 +82,8 @@ def test_one_config_alone_still_refuses_policies():
         ),
         (
             {"lz_code": "none", "lz_gate_low": 0.2},
-            GATED,
-            replace(Policy.everywhere(replace(GATED, gate_low=0.2)), code=None),
+            GUARDED,
+            replace(Policy.everywhere(replace(GUARDED, gate_low=0.2)), code=None),
         ),
         ({"lz_policy": "default", "lz_penalty": 0}, PAPER, None),
         ({"lz_thinking": "guarded", "lz_penalty": 0}, None, None),
@@ -122,7 +126,7 @@ OFF = {"lz_penalty": 0, "lz_end_thinking_copies": "none", "lz_stop_copies": "non
         ({"lz_stop_copies": "none"}, asked(EVERYWHERE, stop=20), GUARDED),
         ({"lz_stop_copies": "none"}, asked(NONE, stop=20), None),
         ({"lz_shadow": False}, asked(Policy(), shadow=True), asked(Policy())),
-        ({"lz_code": "failsafe"}, asked(Policy()), asked(replace(Policy(), code=FAILSAFE))),
+        ({"lz_code": "failsafe"}, asked(Policy()), asked(replace(Policy(), code=FAILSAFE_OUTPUT))),
         (
             {"lz_loop_window": 99},
             asked(Policy(), stop=20),
@@ -147,7 +151,7 @@ def test_ladder_and_shadow_mode(request_fields, default, want):
         ({"lz_policy": ["default"]}, "must be one of 'default'"),
         (
             {"lz_code": "off"},
-            "lz_code = 'off': must be one of 'paper', 'sglang', 'guarded', 'gated', 'failsafe', 'none'",
+            "lz_code = 'off': must be one of 'paper', 'sglang', 'guarded', 'failsafe', 'none'",
         ),
         ({"lz_table": 0}, "lz_table = 0: must be one of"),
         ({"lz_thinkng": "guarded"}, "lz_thinkng = 'guarded': unknown field. Did you mean lz_thinking?"),
@@ -157,7 +161,7 @@ def test_ladder_and_shadow_mode(request_fields, default, want):
         ),
         ({"lz_policy": "default", "lz_escalation": 2}, "Set sections instead, for example lz_answer = 'guarded'"),
         ({"lz_policy": "default", "lz_penalty": 101}, "lz_penalty = 101: must be a finite number from 0 to 100"),
-        ({"lz_thinking": "guarded", "lz_buffer_size": 1}, "min_match_length = 3: must be at most buffer_size"),
+        ({"lz_thinking": "guarded", "lz_buffer_size": 1}, "min_match_length = 4: must be at most buffer_size"),
         ({"lz_thinking": "guarded", "lz_escalation": 1}, "there is no server default to refine"),
         ({"lz_policy": "default", "lz_gate_low": 0.5}, "lz_gate_low = 0.5: cannot be given together with lz_policy"),
         ({"lz_policy": "default", "lz_gate_window": 3}, "lz_gate_window = 3: must be an integer from 4 to 4096"),

@@ -1,4 +1,4 @@
-"""Settings for tests with short texts. The gate of the preset `guarded` is closed there: it needs 48 tokens of output to open."""
+"""Settings for tests with short texts, where the gate of the preset `guarded` is closed: it needs 48 tokens to open."""
 
 from lz_penalty import LZPenaltyConfig
 
