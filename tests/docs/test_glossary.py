@@ -46,6 +46,7 @@ THRESHOLDS = {  # the beginning of the row, copies, length
     "stopping rule": ([_tandem.DEGENERATE_COPIES], [_tandem.STOP_LENGTH]),
     "counters and metrics": ([_tandem.LOOP_COPIES], [_tandem.LOOP_LENGTH]),
     "`loops` in": ([default(RepetitionDetector, "min_copies")], [default(RepetitionDetector, "min_length")]),
+    "near-loops in": ([4], []),  # 4-grams
     "`degenerate` in `lz-penalty compare`": ([_tandem.DEGENERATE_COPIES], [_tandem.DEGENERATE_COPIES]),
     "`degenerate` in the study": (
         [_tandem.DEGENERATE_COPIES],
