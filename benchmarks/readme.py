@@ -11,7 +11,7 @@ from benchmarks import detection_tables, engine_tables, evaluation_tables, op_ta
 from benchmarks.tables import results
 from benchmarks.workload import ROOT, arguments
 
-CHOSEN, PUBLISHED = (f"../../research/presets/results/{name}.json" for name in ("choose", "publish"))
+CHOSEN, PUBLISHED, TURNS = (f"../../research/presets/results/{name}.json" for name in ("choose", "publish", "turns"))
 TABLES: tuple[tuple[str, str, Callable[[dict[str, Any]], list[str]], str], ...] = (  # page, mark, table, results file
     ("README.md", "real-models", preset_tables.in_short, PUBLISHED),
     ("README.md", "cost-in-short", op_tables.cost_in_short, "h200.json"),
@@ -19,6 +19,7 @@ TABLES: tuple[tuple[str, str, Callable[[dict[str, Any]], list[str]], str], ...] 
     ("docs/choosing.md", "near-loops", preset_tables.near_loops_by_model, PUBLISHED),
     ("docs/choosing.md", "harm", preset_tables.harm_by_kind, PUBLISHED),
     ("docs/choosing.md", "problems", preset_tables.problems, PUBLISHED),
+    ("docs/choosing.md", "turns", preset_tables.turns, TURNS),
     ("docs/choosing.md", "sweep", evaluation_tables.sweep, "sweep.json"),
     (
         "docs/results.md",
