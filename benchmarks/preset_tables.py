@@ -174,9 +174,9 @@ def turns(data: dict[str, Any]) -> list[str]:
         rows.append([what, *(f"{found[model]['turns']['repeats_8']:.0%}" for model in ("smollm2", "tinyllama"))])
     counts = [model["turns"]["answers"] for model in data["settings"]["none"].values()]
     about = (
-        f"Share of the 8-grams of a second answer that the first answer in the same chat had; {counts[0]} and {counts[1]} chats "
-        '("Tell me more.", "Please answer again in other words.", "What else should I know about this?"). A gate from 0.35 to '
-        "0.6, strength 0.4, copies of 3 tokens."
+        f"Share of the 8-grams of a second answer that the first answer in the same chat had; {counts[0]} and {counts[1]} "
+        'chats ("Tell me more.", "Please answer again in other words.", "What else should I know about this?"). '
+        "A gate from 0.35 to 0.6, strength 0.4, copies of 3 tokens."
     )
     return [*table(["penalty", MODELS["smollm2"], MODELS["tinyllama"]], rows), "", *paragraph(about)]
 
