@@ -17,7 +17,7 @@ from lz_penalty.explain._recording import checked_recording
 
 RUNS = RESULTS / "recorded_runs.json"
 PAGE = ROOT / "build" / "explorer.html"
-PENALTIES = ["none", "repetition:1.2", "frequency:0.3", "dry:0.8", "paper", "guarded", "gated", "failsafe"]
+PENALTIES = ["none", "repetition:1.2", "frequency:0.3", "dry:0.8", "paper", "guarded", "failsafe"]
 NEW_TOKENS = 128
 TOP = 10
 # Chosen by hand from the first 24 prompts: on prompt 22, repetition, frequency and paper loop too. They show what can happen;

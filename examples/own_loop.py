@@ -18,10 +18,11 @@ def main(name: str = "") -> str:
     model = AutoModelForCausalLM.from_pretrained(name)
     tokenizer = AutoTokenizer.from_pretrained(name)
     tokens = tokenizer("The old man looked at the sea, and said that", return_tensors="pt").input_ids  # [rows, length]
+    starts = torch.full((tokens.shape[0],), tokens.shape[1])  # where the prompts end: they do not count
     config = LZPenaltyConfig.guarded(exempt_token_ids=[tokenizer.eos_token_id])
     for _ in range(100):
         logits = model(tokens).logits[:, -1].float()  # [rows, vocabulary]
-        apply_lz_penalty_(logits, tokens, config=config)
+        apply_lz_penalty_(logits, tokens, config=config, starts=starts)
         tokens = torch.cat([tokens, logits.argmax(-1, keepdim=True)], dim=1)
     return tokenizer.decode(tokens[0])
 

@@ -1,4 +1,4 @@
-"""Give each section its own penalty: code and tool calls have none, thinking has the guarded preset.
+"""Give each section its own penalty: code and tool calls have none, tables have the failsafe preset.
 
 python examples/policy_sections.py [MODEL]
 """
@@ -13,12 +13,12 @@ from lz_penalty.policy import Policy
 
 
 def main(name: str = "") -> str:
-    """Return a continuation under the default policy with a stricter penalty on the answer."""
+    """Return a continuation under the default policy with a weaker penalty on the answer."""
     name = name or str(bundled_model.path())
     model = AutoModelForCausalLM.from_pretrained(name)
     tokenizer = AutoTokenizer.from_pretrained(name)
     inputs = tokenizer("The old man looked at the sea, and said that", return_tensors="pt")
-    processor = LZPolicyLogitsProcessor(Policy(answer=LZPenaltyConfig.guarded()), tokenizer=tokenizer)
+    processor = LZPolicyLogitsProcessor(Policy(answer=LZPenaltyConfig.guarded(strength=0.2)), tokenizer=tokenizer)
     output = model.generate(**inputs, do_sample=False, max_new_tokens=200, logits_processor=[processor])
     return tokenizer.decode(output[0], skip_special_tokens=True)
 

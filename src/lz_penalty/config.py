@@ -120,7 +120,13 @@ class LZPenaltyConfig:
         Copies of at least four tokens are charged, only where more than a third of the output's recent tokens are copied.
         The prompt does not count. The numbers were chosen on real models: docs/choosing.md has the rule and the table.
         """
-        chosen = {"strength": 0.35, "window_size": 384, "lookback": "adjacent", "min_match_length": 4, "escalation": 1.0}
+        chosen = {
+            "strength": 0.35,
+            "window_size": 384,
+            "lookback": "adjacent",
+            "min_match_length": 4,
+            "escalation": 1.0,
+        }
         gate = {"gate_low": 0.35, "gate_high": 0.5, "include_prompt": False}
         return cls(**{**chosen, **gate, **changes})
 

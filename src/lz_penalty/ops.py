@@ -72,7 +72,7 @@ def apply_lz_penalty_(
     >>> import numpy as np
     >>> logits = np.zeros((1, 8), dtype=np.float32)
     >>> history = np.array([[1, 2, 3, 1, 2, 3, 1, 2]])
-    >>> config = LZPenaltyConfig.guarded(strength=0.5)
+    >>> config = LZPenaltyConfig(strength=0.5, lookback="adjacent", min_match_length=3)
     >>> apply_lz_penalty_(logits, history, config=config).tolist()  # a third 1 2 3 has begun
     [[0.0, 0.0, 0.0, -1.868..., 0.0, 0.0, 0.0, 0.0]]
     """

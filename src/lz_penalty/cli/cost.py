@@ -15,7 +15,7 @@ from lz_penalty._files import check_output
 from lz_penalty.cli.harm_table import harm_table
 from lz_penalty.cli.options import CHAT, DEVICE, DTYPE, MODEL, PART, TEXTS
 
-DEFAULT = "none repetition:1.2 frequency:0.3 dry:0.8 sglang paper guarded guarded,include_prompt=0 failsafe"
+DEFAULT = "none repetition:1.2 frequency:0.3 dry:0.8 sglang paper guarded guarded,include_prompt=1 failsafe"
 
 
 def cost(

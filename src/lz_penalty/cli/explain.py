@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from lz_penalty.errors import LZPenaltyError, bad_value
 if TYPE_CHECKING:
     from lz_penalty.config import LZPenaltyConfig
     from lz_penalty.evaluation.penalties import Penalty
-    from lz_penalty.explain import Candidate, Explanation
+    from lz_penalty.explain import Candidate, Explanation, Gate
     from lz_penalty.explain._tokenizing import Tokenizer
 
 SHOWN_TOKENS = 600  # at the end of the text
@@ -65,7 +66,8 @@ def explain(
     """Show why tokens are penalised: window, buffer, matches, loop, gate, and the tokens whose logits change.
 
     Without --run, only the model's tokenizer is used. Its special tokens are exempt, as in `generate`. The penalty must be
-    an LZ penalty: paper, sglang, guarded or failsafe, with any settings.
+    an LZ penalty: paper, sglang, guarded or failsafe, with any settings. The whole text counts, as if the model had written
+    it. Where the gate is closed, a second table shows what an open one would charge.
     """
     from lz_penalty import reference
     from lz_penalty.engines._special_tokens import exempting
@@ -122,6 +124,9 @@ def explain(
         console.print(Text(line))
     if step.candidates:
         console.print(_table(step, top))
+    if step.gate and not step.gate.opening:
+        opened = replace(config, gate_low=None, gate_high=None)
+        console.print(_if_open(explained(ids, tokenizer.vocab_size, config=opened, decode=tokenizer.decode), top))
 
 
 def _check_options(context: typer.Context) -> None:
@@ -215,17 +220,33 @@ def _facts(step: Explanation, rate: float) -> list[str]:
             f"Loop: {step.loop.period:,} tokens, {step.loop.copies:.1f} copies; {step.loop.bits:+.1f} bits for continuing it."
         )
     if step.gate:
-        recent = min(step.length, step.config.gate_window)
-        share = f"copy share {step.gate.copy_share:.2f} of the last {recent:,} tokens"
-        lines.append(f"Gate: {share}; {100 * step.gate.opening:.0f} % open.")
+        lines.append(f"Gate: {_share(step.gate, step)}; {_opening(step.gate)}.")
     lines.append(f"LZSS code: {rate:.2f} bits per token; a literal costs {step.literal + 1:.2f}.")
     others = "all tokens" if not step.candidates else f"all tokens except {len(step.candidates):,}"
     lines.append(f"Next: {others} cost {step.literal:.2f} bits, and their logits do not change.")
     return lines
 
 
-def _table(step: Explanation, top: int) -> Table:
-    table = Table("token", "id", "bits", "logit", "because")
+def _share(gate: Gate, step: Explanation) -> str:
+    size, least = step.config.gate_window, (step.config.gate_window + 1) // 2
+    if step.length < least:
+        return f"the text has fewer than {least:,} tokens"
+    return f"copy share {gate.copy_share:.2f} of the last {min(step.length, size):,} tokens"
+
+
+def _opening(gate: Gate) -> str:
+    return f"{100 * gate.opening:.0f} % open" if gate.opening else "closed: no codelength is charged"
+
+
+def _if_open(step: Explanation, top: int) -> Table | Text:
+    """Return the tokens that an open gate would charge."""
+    if not step.candidates:
+        return Text("With an open gate: no logit would change either.")
+    return _table(step, top, "With an open gate")
+
+
+def _table(step: Explanation, top: int, title: str | None = None) -> Table:
+    table = Table("token", "id", "bits", "logit", "because", title=title)
     for one in step.candidates[:top]:
         cells = (repr(one.text), str(one.token), f"{one.codelength:.2f}", f"{one.change:+.2f}", _reason(one))
         table.add_row(*(Text(cell) for cell in cells))

@@ -58,8 +58,9 @@ def reading_for(tokenizer: Any, sections: Sections | None = None) -> Reading:
 class LZPolicyLogitsProcessor(LZPenaltyLogitsProcessor):
     """Adds the penalty that a policy has for the section of each row, and forces the end of thinking that repeats itself.
 
-    It is a pure function of the ids it is called with. The prompt is read too: a template may open the thinking section,
-    and a prompt may stop in the middle of a block of code. Text before a special token of the chat template does not matter.
+    Apart from a prompt that it learns, it depends on the ids alone. The prompt is read too: a template may open the thinking
+    section, and a prompt may stop in the middle of a block of code. Text before a special token of the chat template does not
+    matter.
 
     Args:
         asked: the penalty of each section, or with it the ladder and shadow mode.

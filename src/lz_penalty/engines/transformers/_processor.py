@@ -59,7 +59,7 @@ class LZPenaltyLogitsProcessor(LogitsProcessor):
             if self.pad_token_id is None:
                 self.pad_token_id = getattr(source, "pad_token_id", None)
         self.prompt_length = integer(0, 2**31 - 1, optional=True)("prompt_length", prompt_length)
-        self._learned = LearnedPrompt()
+        self._learned: dict[torch.device, LearnedPrompt] = {}
         self.ends = ends_of(tokenizer, model_config, self.pad_token_id)
         self.padding = None if attention_mask is None else (attention_mask.cumsum(1) == 0).sum(1)
 
@@ -99,13 +99,17 @@ class LZPenaltyLogitsProcessor(LogitsProcessor):
 
     def _prompt_ends(self, input_ids: torch.Tensor) -> torch.Tensor:
         rows, length = input_ids.shape
-        prompt = self._learned.end(input_ids.cpu().numpy()) if self.prompt_length is None else self.prompt_length
+        prompt = self._prompt_end(input_ids) if self.prompt_length is None else self.prompt_length
         if length < prompt:
             raise LZPenaltyError(
                 f"prompt_length = {prompt}: the input has {length} tokens only. Make a new processor for every prompt "
                 "length, or use include_prompt=True."
             )
         return torch.full((rows,), prompt, device=input_ids.device)
+
+    def _prompt_end(self, input_ids: torch.Tensor) -> int:
+        learned = self._learned.setdefault(input_ids.device, LearnedPrompt())
+        return learned.end(input_ids.numpy() if input_ids.is_cpu else input_ids)
 
     def _padding_of(self, rows: int, device: torch.device) -> torch.Tensor:
         assert self.padding is not None

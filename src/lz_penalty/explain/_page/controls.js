@@ -26,8 +26,8 @@ const GATE_SLIDERS = [
     hint: "number of tokens in which copies are counted",
   },
 ];
-const GATE_HINT = "charges codelengths only where most of the text is copied";
-const GATE_ON = { gate_low: 0.5, gate_high: 0.7 };
+const GATE_HINT = "charges codelengths only where much of the text is copied";
+const GATE_ON = { gate_low: 0.35, gate_high: 0.5 };
 const GATE_OFF = { gate_low: null, gate_high: null };
 const OWN = "own settings";
 
