@@ -20,9 +20,10 @@ PENALTY = """
 import numpy as np
 from lz_penalty import LZPenaltyConfig, apply_lz_penalty_
 logits, tokens = np.ones((1, 10), np.float32), np.array([[1, 2, 3] * 20])
-apply_lz_penalty_(logits, tokens, config=LZPenaltyConfig.guarded(), backend="numba")
+given = {"config": LZPenaltyConfig.guarded(), "starts": np.array([0])}
+apply_lz_penalty_(logits, tokens, **given, backend="numba")
 truth = np.ones((1, 10), np.float64)
-apply_lz_penalty_(truth, tokens, config=LZPenaltyConfig.guarded(), backend="numpy")
+apply_lz_penalty_(truth, tokens, **given, backend="numpy")
 assert np.allclose(logits, truth) and logits[0, 1] < 1
 """
 DETECTOR = """

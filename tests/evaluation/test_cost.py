@@ -14,9 +14,10 @@ from lz_penalty.evaluation.loading import Loaded
 from lz_penalty.evaluation.penalties import penalty
 from lz_penalty.evaluation.texts import Text
 from tests.support.commands import run
+from tests.support.settings import ungated
 
 NAMES = [
-    *("paper", "guarded:0.4", "sglang", "failsafe", "none"),
+    *("paper", ungated(0.4), "guarded,gate_low=0,gate_window=16", "sglang", "failsafe", "none"),
     *("frequency:0.3", "presence:0.5", "repetition:1.2", "dry:0.8", "dry:0.8,breakers=usual,last_n=20"),
 ]
 
@@ -90,10 +91,10 @@ def test_each_kind_of_text_has_its_own_cost_and_share_of_lost_tokens(loaded):
     ring = "Ring a ring o' roses. Ring a ring o' roses. Ring a ring o' roses. Ring a ring o' roses."
     texts = [made(bundled_model.passages()[1][:300]), made(ring, "song"), made(bundled_model.passages()[2][:300])]
     ticks = []
-    (prose, song), none = text_cost(loaded, texts, [penalty("guarded:0.5"), penalty("none")], tick=ticks.append)
+    (prose, song), none = text_cost(loaded, texts, [penalty(ungated(0.5)), penalty("none")], tick=ticks.append)
     assert ([prose.kind, song.kind], [prose.texts, song.texts], ticks) == (["prose", "song"], [2, 1], [1, 1, 1])
-    assert prose.cost.mean == human_text_cost(loaded, [texts[0].text, texts[2].text], penalty("guarded:0.5")).mean
-    forced = teacher_forced(loaded, loaded.tokenizer(ring).input_ids, penalty("guarded:0.5"))
+    assert prose.cost.mean == human_text_cost(loaded, [texts[0].text, texts[2].text], penalty(ungated(0.5))).mean
+    forced = teacher_forced(loaded, loaded.tokenizer(ring).input_ids, penalty(ungated(0.5)))
     right = forced.plain_stays.tolist()
     lost = [a and not b for a, b in zip(right, forced.penalised_stays.tolist(), strict=True)]
     assert (song.tokens, song.right, song.lost) == (len(right), sum(right) / len(right), sum(lost) / sum(right))
@@ -106,7 +107,7 @@ def test_each_kind_of_text_has_its_own_cost_and_share_of_lost_tokens(loaded):
 def test_the_model_reads_each_text_once_for_all_penalties(loaded):
     texts = [made(bundled_model.passages()[1][:300]), made('{"a": 1, "b": 1}', "json")]
     tasks = copy_tasks(1)[:2]
-    names = ["guarded", "repetition:1.2", "none", "dry:0.8"]
+    names = [ungated(), "repetition:1.2", "none", "dry:0.8"]
     each = [measure_harm(loaded, [penalty(name)], texts, tasks)[0] for name in names]
     calls, ticks = [], []
     hook = loaded.model.register_forward_hook(lambda *given: calls.append(1))
@@ -138,14 +139,14 @@ def test_intervals_cover_the_mean_about_as_often_as_they_say():
 
 def test_copies_cost_more_than_other_text_and_the_counts_add_up(loaded):
     tasks = [task for task in copy_tasks(2) if task.kind in ("quote", "list")]
-    (quote, numbered, together), (*_, none) = copy_cost(loaded, tasks, [penalty("guarded"), penalty("none")])
+    (quote, numbered, together), (*_, none) = copy_cost(loaded, tasks, [penalty(ungated()), penalty("none")])
     assert [one.kind for one in (quote, numbered, together)] == ["quote", "list", "all"]
     assert together.tokens == quote.tokens + numbered.tokens
     assert together.leaves * together.tokens == pytest.approx(
         quote.leaves * quote.tokens + numbered.leaves * numbered.tokens
     )
     assert 0 < quote.leaves <= quote.stays < 1
-    prose = human_text_cost(loaded, [task.expected for task in tasks if task.kind == "quote"], penalty("guarded"))
+    prose = human_text_cost(loaded, [task.expected for task in tasks if task.kind == "quote"], penalty(ungated()))
     assert quote.cost.mean > prose.mean + 0.5
     assert none.leaves == 0
 
@@ -157,7 +158,7 @@ def test_where_greedy_leaves_the_copy(loaded):
     written = loaded.model.generate(ids, do_sample=False, max_new_tokens=60, min_new_tokens=60)[0, ids.shape[1] :]
     task = CopyTask("own", prompt, loaded.tokenizer.decode(written))
     assert loaded.tokenizer(task.expected).input_ids == written.tolist()
-    ((own, _),) = copy_cost(loaded, [task], [penalty("guarded")])
+    ((own, _),) = copy_cost(loaded, [task], [penalty(ungated())])
     assert own.stays == 1.0
     assert 0 < own.leaves < 1
     assert own.spoilt == 1.0
@@ -166,12 +167,12 @@ def test_where_greedy_leaves_the_copy(loaded):
 def test_the_command(tmp_path):
     out = tmp_path / "cost.json"
     options = ["--texts", "1", "--part", "publish", "--tasks", "1", "--json", "--out", out]
-    done = run("cost", "none", "guarded", *options)
+    done = run("cost", "none", ungated(), *options)
     assert done.returncode == 0, done.stderr
-    none, guarded = json.loads(done.stdout)
+    none, other = json.loads(done.stdout)
     assert [one["kind"] for one in none["texts"]] == ["prose", "code", "json", "markdown"]
     assert all(one["cost"] == {"mean": 0, "low": 0, "high": 0} and one["lost"] == 0 for one in none["texts"])
-    assert none["copies"][-1]["leaves"] == 0 < guarded["copies"][-1]["leaves"]
+    assert none["copies"][-1]["leaves"] == 0 < other["copies"][-1]["leaves"]
     saved = json.loads(out.read_text())
     assert saved["results"] == json.loads(done.stdout)
     assert (saved["plan"]["tasks"], saved["plan"]["texts"]) == (1, 4)

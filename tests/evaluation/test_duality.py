@@ -19,6 +19,7 @@ from lz_penalty.evaluation.penalties import penalty
 from lz_penalty.evaluation.predictors import LZSSPredictor, ModelPredictor, closed_form, exact_marginal
 from tests.support import quick_or_deep
 from tests.support.commands import run
+from tests.support.settings import ungated
 
 END = 0
 
@@ -124,7 +125,7 @@ def test_lzss_predicts_a_loop_and_no_noise():
         assert bits[1] > math.log2(1000) - 0.5
 
 
-@pytest.mark.parametrize("name", ["none", "guarded"])
+@pytest.mark.parametrize("name", ["none", ungated()])
 def test_text_through_the_model_and_back(loaded, name):
     text = bundled_model.passages()[3][: quick_or_deep(160, 500)] + " — naïve 日本語 \x00\n\n"
     make = functools.partial(ModelPredictor, loaded, penalty(name))

@@ -8,6 +8,7 @@ from lz_penalty.evaluation.generation import Sampling, continue_greedily, decode
 from lz_penalty.evaluation.loading import Loaded
 from lz_penalty.evaluation.penalties import penalty
 from tests.support import quick_or_deep
+from tests.support.settings import ungated
 
 MOST = 60
 
@@ -24,7 +25,7 @@ def questions(loaded):
     return [loaded.tokenizer(problems.prompt(asked[number])).input_ids for number in (2, 1, 6, 4)]
 
 
-@pytest.mark.parametrize("name", quick_or_deep(["guarded"], ["none", "guarded", "frequency:0.3"]))
+@pytest.mark.parametrize("name", quick_or_deep([ungated()], ["none", ungated(), "guarded", "frequency:0.3"]))
 def test_rows_that_end_leave_the_batch_and_change_nothing(loaded, questions, name):
     widths = []
     made = decode(loaded, questions, penalty(name), MOST, watch=lambda logits: widths.append(len(logits)))
@@ -45,7 +46,7 @@ def test_greedy_text_is_what_generate_writes(loaded, questions):
 
 def test_sampled_rows_depend_on_their_own_seed_alone(loaded, prompts):
     def written(prompts, seeds):
-        return decode(loaded, prompts, penalty("guarded"), 16, sampling=Sampling(0.8, 0.95, 40, seeds))
+        return decode(loaded, prompts, penalty(ungated()), 16, sampling=Sampling(0.8, 0.95, 40, seeds))
 
     sampled = written(prompts, [1, 2, 3, 4])
     assert [written([prompt], [seed])[0] for prompt, seed in zip(prompts, (1, 2, 3, 4), strict=True)] == sampled

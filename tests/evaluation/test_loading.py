@@ -17,6 +17,7 @@ from lz_penalty.explain import _sources
 from lz_penalty.explain._tokenizing import load_tokenizer
 from tests.engines.llama_cpp.make_gguf import make_gguf
 from tests.support.commands import run
+from tests.support.settings import ungated
 
 TEXT = "The old man looked at the sea, and said that 12 + 30 is"
 
@@ -42,7 +43,7 @@ def test_a_gguf_file_is_the_model_that_it_was_made_of(file, capfd):
     ids = made.tokenizer(TEXT).input_ids
     assert ids == bundled.tokenizer(TEXT).input_ids
     assert made.tokenizer.eos_token == bundled.tokenizer.eos_token
-    for name in ("none", "guarded"):
+    for name in ("none", ungated()):
         written = [decode(one, [ids], penalty(name), 40) for one in (made, bundled)]
         assert written[0] == written[1]
 

@@ -5,6 +5,7 @@ import math
 import random
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from lz_penalty.loops import trailing_loop
 from tests.support import commands
 from tests.support.cases import config as any_config
 from tests.support.cases import sequence, settings_of
+from tests.support.settings import UNGATED, ungated
 
 V = 30
 V_BITS = math.log2(V)
@@ -123,8 +125,8 @@ def test_all_of_it_is_json(seed):
 
 def test_the_gate_scales_codelengths_and_not_the_loop():
     tokens = [9, 8, *[1, 2, 3, 4] * 4]
-    config = LZPenaltyConfig.gated(gate_low=0.25, gate_high=1, gate_window=16)
-    gated, plain = (explain(tokens, V, config=one) for one in (config, LZPenaltyConfig.guarded()))
+    config = replace(UNGATED, gate_low=0.25, gate_high=1, gate_window=16)
+    gated, plain = (explain(tokens, V, config=one) for one in (config, UNGATED))
     assert (gated.gate.copy_share, gated.gate.opening) == (10 / 16, 0.5)
     assert plain.gate is None
     (one,), (other,) = gated.candidates, plain.candidates
@@ -135,19 +137,19 @@ def test_the_gate_scales_codelengths_and_not_the_loop():
 
 
 def test_a_closed_gate_leaves_only_the_loop():
-    step = explain([1, 2, 3, 4] * 4, V, config=LZPenaltyConfig.gated())  # fewer than 48 tokens
+    step = explain([1, 2, 3, 4] * 4, V, config=LZPenaltyConfig.guarded())  # fewer than 48 tokens
     assert (step.gate.copy_share, step.gate.opening) == (0, 0)
     assert {match.extends for match in step.matches} == {False}
     (one,) = step.candidates
     assert (one.distance, one.extends, one.codelength) == (None, False, pytest.approx(V_BITS + one.loop_bits))
-    quiet = explain([1, 2, 3, 4] * 4, V, config=LZPenaltyConfig.gated(escalation=0))
+    quiet = explain([1, 2, 3, 4] * 4, V, config=LZPenaltyConfig.guarded(escalation=0))
     assert quiet.candidates == ()
 
 
 def test_the_gate_counts_only_its_context():
     tokens = [1, 2, 3, 4] * 4
-    config = LZPenaltyConfig.gated(gate_window=16, include_prompt=False)
-    assert explain(tokens, V, config=config).gate.copy_share == 10 / 16
+    config = LZPenaltyConfig.guarded(gate_window=16)
+    assert explain(tokens, V, config=config).gate.copy_share == 9 / 16
     assert explain(tokens, V, config=config, prompt_length=9).gate.copy_share == 0  # 7 tokens, fewer than half of 16
 
 
@@ -199,17 +201,32 @@ LOOP = ("the cat sat on the mat and " * 4).strip()
 
 
 def test_the_terminal_shows_match_loop_and_table():
-    shown = run(LOOP)
+    shown = run(LOOP, "--penalty", ungated())
     assert shown.returncode == 0, shown.stderr
     for part in ("Longest match: ", "Loop: 8 tokens", "extends a match of", "continues the loop"):
         assert part in shown.stdout
 
 
 def test_the_terminal_shows_the_gate():
-    shown = run(LOOP, "--penalty", "gated,gate_window=24")
+    shown = run(LOOP, "--penalty", "guarded,gate_window=24")
     assert shown.returncode == 0, shown.stderr
-    assert "Gate: copy share 0.88 of the last 24 tokens; 100 % open." in shown.stdout
-    assert "Gate" not in run(LOOP).stdout
+    assert "Gate: copy share 0.83 of the last 24 tokens; 100 % open." in shown.stdout
+    assert "With an open gate" not in shown.stdout
+    assert "Gate" not in run(LOOP, "--penalty", "paper").stdout
+
+
+def test_the_terminal_shows_what_a_closed_gate_holds_back():
+    shown = run("is it 12? Yes. is it 12? Yes. is it")
+    assert "Gate: the text has fewer than 48 tokens; closed: no codelength is charged." in shown.stdout
+    assert "all tokens cost 12.00 bits" in shown.stdout
+    assert "extends a match of 10 tokens" in shown.stdout.partition("With an open gate")[2]
+    shown = run(" ".join(["is it 12? Yes."] * 9), "--penalty", "guarded,gate_low=0.99,gate_high=1")
+    assert "of the last 81 tokens; closed" in shown.stdout
+    before, after = shown.stdout.split("With an open gate")
+    assert "continues the loop" in before
+    assert "extends a match" not in before
+    assert "extends a match of" in after
+    assert "With an open gate: no logit would change either." in run("one two three").stdout
 
 
 def test_the_terminal_obeys_nothing_in_the_text(tmp_path):

@@ -1,5 +1,8 @@
 """What only a GPU can show: no host sync, CUDA graphs, streams, the largest sizes. Needs a CUDA device."""
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +12,7 @@ from lz_penalty.engines.vllm._c_step import FIELDS, LENGTH, NEWEST, SLOT, newest
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.kernels import triton as triton_cuda
 from lz_penalty.kernels.triton._launch import side_stream
+from tests.support.settings import UNGATED
 from tests.support.where import nothing_waits
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -62,7 +66,9 @@ def test_no_host_sync(backend):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize(
-    "make", [LZPenaltyConfig.paper, LZPenaltyConfig.sglang, LZPenaltyConfig.guarded, LZPenaltyConfig.failsafe]
+    "make",
+    [partial(replace, one) for one in (*CONFIGS, UNGATED)],
+    ids=["paper", "sglang", "guarded", "failsafe", "ungated"],
 )
 def test_all_kernels_round_alike(monkeypatch, make, dtype):
     """One kernel for a row, two for a row, and those for long windows: the same logits, bit for bit."""
@@ -70,7 +76,7 @@ def test_all_kernels_round_alike(monkeypatch, make, dtype):
     tokens = histories(rows, 900).int().cuda()
     tokens[::4] = tokens[::4, :40].repeat(1, 23)[:, :900]
     strengths = torch.linspace(0.01, 3, rows).tolist()
-    packed = pack_configs([make(strength=one, include_prompt=True) for one in strengths], "cuda")
+    packed = pack_configs([make(strength=one) for one in strengths], "cuda")
     logits = (torch.randn(rows, VOCAB, device="cuda") * 7).to(dtype)
     given = (tokens, torch.full((rows,), 899, dtype=torch.int32, device="cuda"))
 
@@ -91,7 +97,7 @@ def test_all_kernels_round_alike(monkeypatch, make, dtype):
 @pytest.mark.parametrize("window", [512, 8192])
 def test_a_cuda_graph_follows_its_inputs(window):
     rows, capacity = 6, 9000
-    configs = [LZPenaltyConfig(window_size=window), LZPenaltyConfig.guarded(window_size=window), None] * 2
+    configs = [LZPenaltyConfig(window_size=window), replace(UNGATED, window_size=window), None] * 2
     packed = pack_configs(configs, "cuda")
     tokens = torch.zeros(rows, capacity, dtype=torch.int64, device="cuda")
     lengths = torch.zeros(rows, dtype=torch.int64, device="cuda")
@@ -116,7 +122,7 @@ def test_steps_from_pinned_memory(window):
     """As engines call it: prepared, vectors fetched from the host, the newest token stored by the kernel."""
     rows, first, steps = 6, 700, 40
     told = histories(rows, first + steps)
-    configs = [LZPenaltyConfig(window_size=window), LZPenaltyConfig.guarded(window_size=window), None] * 2
+    configs = [LZPenaltyConfig(window_size=window), replace(UNGATED, window_size=window), None] * 2
     packed = pack_configs(configs, "cuda")
     kept = torch.zeros((rows, 1000), dtype=torch.int32, device="cuda")
     kept[:, :first] = told[:, :first].flip(0).cuda()  # the rows in another order
@@ -146,7 +152,7 @@ def test_steps_in_one_call_of_c(late):
     busy = torch.cuda.current_stream() if late == "logits" else side_stream(torch.cuda.current_device())
     rows, first, steps = 6, 700, 40
     told = histories(rows, first + steps)
-    configs = [LZPenaltyConfig(), LZPenaltyConfig.guarded(), None] * 2
+    configs = [LZPenaltyConfig(), UNGATED, None] * 2
     packed = pack_configs(configs, "cuda")
     kept = torch.zeros((rows, 1000), dtype=torch.int32, device="cuda")
     kept[:, :first] = told[:, :first].cuda()
@@ -202,7 +208,7 @@ def test_several_streams_at_once():
     """Four streams run equal and different shapes, long and short windows. They share no state."""
     jobs = []
     for i in range(24):
-        config = CONFIGS[i % 4] if i % 3 else LZPenaltyConfig.guarded(window_size=4096)
+        config = CONFIGS[i % 4] if i % 3 else replace(UNGATED, window_size=4096)
         tokens = histories(8, 5000, i).cuda()
         jobs.append((torch.randn(8, VOCAB, device="cuda"), tokens, config))
     want = [on_cpu(logits, tokens, config) for logits, tokens, config in jobs]
@@ -229,7 +235,7 @@ def test_4096_rows(window):
     tokens = histories(64, 66_000).cuda()
     slots = torch.arange(4096, device="cuda") % 64
     logits = torch.randn(4096, VOCAB, device="cuda")
-    config = LZPenaltyConfig.guarded(window_size=window, min_match_length=1)
+    config = replace(UNGATED, window_size=window, min_match_length=1)
     want = on_cpu(logits[:64], tokens, config)
     apply_lz_penalty_(logits, tokens, config=config, row_to_slot=slots)
     again = logits[64 * 17 : 64 * 18].cpu()
@@ -242,7 +248,7 @@ def test_more_than_two_billion_logits():
     rows, width = 12, 200_000_000
     logits = torch.zeros(rows, width, dtype=torch.float16, device="cuda")
     tokens = torch.full((rows, 50), width - 1, device="cuda")
-    apply_lz_penalty_(logits, tokens, config=LZPenaltyConfig.guarded(strength=1.0))
+    apply_lz_penalty_(logits, tokens, config=replace(UNGATED, strength=1.0))
     assert (logits[:, -1] < -100).all()
     assert logits[:, :-1].count_nonzero() == 0
 

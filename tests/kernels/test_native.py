@@ -7,6 +7,7 @@ import os
 import pwd
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +23,7 @@ from lz_penalty.native import _building as building
 from tests.kernels.test_equivalence import WRONG, sizes
 from tests.support import ROOT, cases, quick_or_deep
 from tests.support.native_op import disagreement
+from tests.support.settings import UNGATED
 
 FUZZ = ROOT / "tests" / "support" / "native_fuzz.c"
 
@@ -67,7 +69,8 @@ def test_long_window():
     tokens[-900:] = np.tile(tokens[:300], 3)
     for config in (
         LZPenaltyConfig(window_size=32_768, escalation=1.0),
-        LZPenaltyConfig.guarded(window_size=32_768, loop_window=32_768),
+        LZPenaltyConfig.guarded(window_size=32_768, loop_window=32_768, include_prompt=True),
+        replace(UNGATED, window_size=32_768, loop_window=32_768),
         LZPenaltyConfig.sglang(window_size=32_768, include_prompt=True),
     ):
         got = rng.standard_normal(4000).astype(np.float32)

@@ -73,7 +73,7 @@ def test_everything_has_a_name(page):
 def test_text_has_contrast(page):
     for source in ("recording:0", "own"):
         page.get_by_label("Show", exact=True).select_option(source)
-        page.get_by_label("Preset").select_option("paper" if source == "own" else "gated")
+        page.get_by_label("Preset").select_option("paper" if source == "own" else "guarded")
         found = page.evaluate(TEXTS)
         assert len(found) > 100
         assert [text for text in found if contrast(*text[:2]) < 4.5] == []
@@ -88,7 +88,7 @@ def test_marks_can_be_told_apart(page):
 
 def test_focus_goes_everywhere_and_is_seen(page):
     seen = []
-    page.get_by_label("Preset").select_option("gated")
+    page.get_by_label("Preset").select_option("guarded")
     page.locator("#source").focus()
     for _ in range(40):
         style = page.evaluate(FOCUSED)

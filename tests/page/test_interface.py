@@ -1,7 +1,7 @@
 """The page as a reader uses it: typing, stepping, sliders, keys, runs, small screens."""
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from playwright.sync_api import expect
@@ -9,6 +9,7 @@ from playwright.sync_api import expect
 from lz_penalty import LZPenaltyConfig
 from lz_penalty.explain import explain
 from tests.page.opened import SCREENSHOTS
+from tests.support.settings import UNGATED
 
 LOOP = "the cat sat on the mat and " * 4
 
@@ -134,7 +135,7 @@ def test_every_slider_changes_the_numbers(open_page, tokenizer, slider, value, f
 def test_presets_and_what_they_allow(open_page):
     page = open_page(text=LOOP.strip())
     settings = "Object.entries(lzPenalty.app.controls.settings)"
-    for name in ("sglang", "guarded", "gated", "failsafe", "paper"):
+    for name in ("sglang", "guarded", "failsafe", "paper"):
         page.get_by_label("Preset").select_option(name)
         got = dict(page.evaluate(settings))
         want = getattr(LZPenaltyConfig, name)()
@@ -157,7 +158,7 @@ def facts(page):
 
 
 def test_the_gate_is_shown_at_each_step(open_page, tokenizer):
-    config = LZPenaltyConfig.gated(gate_window=24, escalation=0)
+    config = LZPenaltyConfig.guarded(gate_window=24, escalation=0)
     page = open_page(text=LOOP.strip(), config=config)
     ids = tokenizer(LOOP.strip()).input_ids
     widths = "[...document.querySelectorAll('#facts .meter .bar')].map(one => parseFloat(one.style.width))"
@@ -180,7 +181,7 @@ def test_the_gate_is_shown_at_each_step(open_page, tokenizer):
 
 
 def test_the_gates_controls(open_page, tokenizer):
-    page = open_page(text=LOOP.strip(), config=LZPenaltyConfig.guarded(buffer_size=4))
+    page = open_page(text=LOOP.strip(), config=replace(UNGATED, buffer_size=4))
     low, high, window = (page.locator(f"#{name}") for name in ("gate_low", "gate_high", "gate_window"))
     gate = page.get_by_role("checkbox", name="Gate")
     for one in (low, high, window):
@@ -188,11 +189,11 @@ def test_the_gates_controls(open_page, tokenizer):
     assert "Gate" not in facts(page)
     assert page.locator("#rows .share").count() == 0
     gate.check()
-    assert (low.input_value(), high.input_value(), window.input_value()) == ("0.5", "0.7", "96")
+    assert (low.input_value(), high.input_value(), window.input_value()) == ("0.35", "0.5", "96")
     for name, value in (("gate_window", 32), ("gate_low", 0.8), ("gate_high", 1)):
         slide(page, name, value)
     assert page.locator("#rows .share").count() == 1
-    config = LZPenaltyConfig.guarded(buffer_size=4, gate_low=0.8, gate_high=1, gate_window=32)
+    config = replace(UNGATED, buffer_size=4, gate_low=0.8, gate_high=1, gate_window=32)
     want = explain(tokenizer(LOOP.strip()).input_ids, 4096, config=config).gate
     assert 0 <= want.opening < 1
     got = page.evaluate("lzPenalty.app.step.gate")
@@ -214,8 +215,8 @@ def test_the_gates_controls(open_page, tokenizer):
 def test_the_gate_along_a_run(open_page, published):
     """The curve of a run has one point per step, and the strip is drawn where the gate is open."""
     page = open_page(file=published)
-    page.get_by_role("radio", name="gated").check()
-    expect(page.get_by_label("Preset")).to_have_value("gated")
+    page.get_by_role("radio", name="guarded").check()
+    expect(page.get_by_label("Preset")).to_have_value("guarded")
     expect(page.locator("#timeline-note")).to_contain_text("copy share")
     points = page.evaluate(
         "[...document.querySelectorAll('#rows path.share')].map(one => one.getAttribute('d').split('L').length)"
@@ -225,7 +226,7 @@ def test_the_gate_along_a_run(open_page, published):
         "[...document.querySelectorAll('#rows .opening rect')].map(one => Number(one.getAttribute('opacity')))"
     )
     assert {0 < one <= 1 for one in opened} == {True}
-    page.get_by_role("radio", name="guarded").check()
+    page.get_by_role("radio", name="paper").check()
     assert page.locator("#rows path.share").count() == 0
 
 
@@ -296,7 +297,7 @@ def test_loops_are_found_once_and_the_focus_stays(open_page, published):
     page.evaluate("lzPenalty.app.controls.set({ loop_window: 64 })")
     assert not page.evaluate(f"{loops}.some((found, i) => found === before[i])")
     page.get_by_role("radio", name="none").focus()
-    for _ in range(7):  # the last ones have settings of their own, for which the rows are drawn again
+    for _ in range(6):  # the last ones have settings of their own, for which the rows are drawn again
         page.keyboard.press("ArrowDown")
     expect(page.get_by_role("radio", name="failsafe")).to_be_focused()
     expect(page.get_by_role("radio", name="failsafe")).to_be_checked()
@@ -313,14 +314,19 @@ def test_a_recorded_penalty_takes_the_token_that_the_page_puts_first(open_page, 
     page = open_page(file=published)
     checked = 0
     for recording in recordings:
-        lz = [run for run in recording["runs"] if run["config"]]
+        lz, prompt = [run for run in recording["runs"] if run["config"]], len(recording["prompt"])
         cases = [
-            [recording["prompt"] + run["tokens"][:i], recording["vocab_size"], run["config"] | exempt(recording)]
+            [
+                recording["prompt"] + run["tokens"][:i],
+                recording["vocab_size"],
+                run["config"] | exempt(recording),
+                prompt,
+            ]
             for run in lz
             for i in range(len(run["tokens"]))
         ]
         steps = page.evaluate(
-            "cases => cases.map(([t, v, s]) => lzPenalty.explain(t, v, s).candidates.map(c => [c.token, c.change]))",
+            "cases => cases.map(([t, v, s, p]) => lzPenalty.explain(t, v, s, p).candidates.map(c => [c.token, c.change]))",
             cases,
         )
         written = [(run, i) for run in lz for i in range(len(run["tokens"]))]

@@ -112,7 +112,7 @@ def test_the_comparison_can_fail(page):
     (got,) = page.evaluate(EXPLAIN, [[tokens, V, wrong, 0]])
     with pytest.raises(AssertionError):
         assert_same(got, told(explain(tokens, V, config=config)))
-    gated = LZPenaltyConfig.gated(gate_window=8)
+    gated = LZPenaltyConfig.guarded(gate_window=8)
     (got,) = page.evaluate(EXPLAIN, [[tokens, V, asdict(gated) | {"gate_window": 9}, 0]])
     with pytest.raises(AssertionError):
         assert_same(got, told(explain(tokens, V, config=gated)))

@@ -18,6 +18,5 @@ from lz_penalty.detection import find_repetition, repetition_at_end
 torch.set_num_threads(1)
 find_repetition("ab" * 50)
 repetition_at_end("ab" * 50)
-apply_lz_penalty_(
-    np.zeros((1, 9), np.float32), np.array([[1, 2] * 20]), config=LZPenaltyConfig.guarded(), backend="numba"
-)
+config = LZPenaltyConfig.guarded(include_prompt=True)
+apply_lz_penalty_(np.zeros((1, 9), np.float32), np.array([[1, 2] * 20]), config=config, backend="numba")

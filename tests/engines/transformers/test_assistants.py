@@ -15,13 +15,13 @@ from lz_penalty.engines.transformers import _policy as policy
 from lz_penalty.engines.transformers import _processor as processor
 from lz_penalty.policy import settings_from_request
 from tests.support import quick_or_deep
-from tests.support.greedy import generate
+from tests.support.greedy import PRESETS, generate
 
 NEW = 40
 FIELDS = {
-    "with the prompt": {"lz_preset": "guarded", "lz_penalty": 0.3},
+    "with the prompt": PRESETS["guarded"].to_request(),
     "without the prompt": {"lz_penalty": 1, "lz_include_prompt": False, "lz_buffer_size": 4},
-    "a policy": {"lz_policy": "default", "lz_penalty": 1, "lz_answer": "guarded"},
+    "a policy": {"lz_policy": "default", "lz_penalty": 1, "lz_answer": "paper", "lz_include_prompt": 1},
     "a policy without the prompt": {
         "lz_penalty": 1,
         "lz_answer": "paper",

@@ -20,7 +20,8 @@ from tests.support import quick_or_deep
 from tests.support.greedy import NEW, PRESETS, assert_same, generate, plain_loop
 from tests.support.requests_and_truth import is_partly_open
 
-GUARDED = LZPenaltyConfig.guarded(strength=0.3, exempt_token_ids=(0, 1))  # the model's end and pad tokens
+GUARDED = replace(PRESETS["guarded"], exempt_token_ids=(0, 1))  # the model's end and pad tokens
+ASKED = PRESETS["guarded"].to_request()
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +51,7 @@ def check(model, outputs, prompts, config):
 @pytest.mark.parametrize("settings", [{}, {"per_request_processors": True}, {"max_batch_tokens": 16}])
 def test_every_request_equals_the_plain_loop(model, prompts, settings):
     """The last case splits prompts over several steps."""
-    outputs = model.generate_batch(prompts, greedy(lz_preset="guarded", lz_penalty=0.3), batching(**settings))
+    outputs = model.generate_batch(prompts, greedy(**ASKED), batching(**settings))
     check(model, outputs, prompts, GUARDED)
 
 
@@ -79,10 +80,10 @@ def test_requests_that_were_evicted_go_on_where_they_were(model, prompts, monkey
         RequestState, "create_equivalent_initial_request", lambda state: evicted.append(state) or evict(state)
     )
     # The preset sglang also has to remember the prompt's length.
-    for preset in quick_or_deep(("gated", "sglang"), ("guarded", "gated", "sglang")):
-        outputs = model.generate_batch(prompts, greedy(lz_preset=preset, lz_penalty=0.3), few)
-        settings = {"strength": 0.3, "exempt_token_ids": (0, 1)}
-        check(model, outputs, prompts, getattr(LZPenaltyConfig, preset)(**settings))
+    sglang, guarded = LZPenaltyConfig.sglang(strength=0.3), LZPenaltyConfig.guarded(gate_window=16)
+    for config in quick_or_deep((PRESETS["gated"], sglang), (*PRESETS.values(), sglang, guarded)):
+        outputs = model.generate_batch(prompts, greedy(**config.to_request()), few)
+        check(model, outputs, prompts, replace(config, exempt_token_ids=(0, 1)))
     assert any(len(state.generated_tokens) > 2 for state in evicted)
 
 
@@ -123,7 +124,7 @@ def test_settings_per_request(model, prompts):
         LZPenaltyConfig(strength=0.5, buffer_size=4, exempt_token_ids=(0, 1)),
         replace(GUARDED, window_size=8, gate_low=0.0, gate_high=0.5, gate_window=30),
     ]
-    generation = greedy(lz_preset="guarded", lz_penalty=0.3)
+    generation = greedy(**ASKED)
     with model.continuous_batching_context_manager(generation, continuous_batching_config=batching()) as manager:
         for i, (prompt, fields) in enumerate(zip(prompts, asked, strict=True)):
             manager.add_request(prompt, request_id=str(i), **fields)
@@ -152,7 +153,7 @@ def test_off_unless_a_request_asks_for_it(model, prompts):
         greedy(lz_penalty=0), continuous_batching_config=batching()
     ) as manager:
         manager.add_request(prompts[0], request_id="without")
-        manager.add_request(prompts[0], request_id="with", lz_preset="guarded", lz_penalty=0.3)
+        manager.add_request(prompts[0], request_id="with", **ASKED)
         outputs = {output.request_id: output for output in (manager.get_result(timeout=30) for _ in range(2))}
         assert settings_of_request(manager, {"lz_penalty": 1})["lz_config"].exempt_token_ids == (0, 1)
     for name, config in (("without", None), ("with", GUARDED)):

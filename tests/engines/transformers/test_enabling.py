@@ -17,7 +17,7 @@ from lz_penalty.engines.transformers._settings import FIELDS
 from lz_penalty.errors import BackendUnavailableError
 from tests.support.greedy import PRESETS, generate
 
-SETTINGS = {"lz_preset": "guarded", "lz_penalty": 0.3, "max_new_tokens": 30}
+SETTINGS = PRESETS["guarded"].to_request() | {"max_new_tokens": 30}
 
 
 def state():

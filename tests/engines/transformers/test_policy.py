@@ -12,13 +12,14 @@ from lz_penalty.policy import SECTIONS, Ladder, Policy, RequestPolicy, Sections
 from tests.support import quick_or_deep
 from tests.support.greedy import cut, generate, left_padded
 from tests.support.policy_truth import Truth
+from tests.support.settings import UNGATED
 
 NEW = 90
 POLICY = Policy(
-    thinking=LZPenaltyConfig.guarded(strength=0.5),
+    thinking=replace(UNGATED, strength=0.5),
     answer=LZPenaltyConfig(strength=0.4, buffer_size=4),
     code=LZPenaltyConfig.failsafe(strength=2.0),
-    table=LZPenaltyConfig.guarded(strength=1.0, min_match_length=2),
+    table=replace(UNGATED, strength=1.0, min_match_length=2),
 )
 TEXTS = (
     "Question: What is 17 + 25 - 8?\n",
@@ -106,7 +107,7 @@ def test_thinking_by_itself(model, tokenizer, sections, texts, check):
 
 
 def test_the_same_penalty_everywhere_is_the_plain_processor(model, tokenizer, sections, texts):
-    config = LZPenaltyConfig.guarded(strength=0.4)
+    config = replace(UNGATED, strength=0.4)
     ids, mask = left_padded(texts)
     plain = generate(model, ids, LZPenaltyLogitsProcessor(config, tokenizer=tokenizer), mask)
     everywhere = LZPolicyLogitsProcessor(Policy.everywhere(config), tokenizer=tokenizer, sections=sections)
@@ -120,7 +121,7 @@ def test_the_same_penalty_everywhere_is_the_plain_processor(model, tokenizer, se
     [("", True), ("<think>\n", True), ("```\n", False), ("<tool_call>\n", False), ("| ", True)],
 )
 def test_code_and_tool_calls_are_untouched_by_the_default_policy(tokenizer, sections, opening, changes):
-    processor = LZPolicyLogitsProcessor(Policy(), tokenizer=tokenizer, sections=sections)
+    processor = LZPolicyLogitsProcessor(Policy(), tokenizer=tokenizer, sections=sections, prompt_length=0)
     line = "the old man and the sea, the old man and the sky\n"
     lines = (opening + line) * 10 if opening.startswith("|") else opening + line * 10
     scores = torch.randn(1, 4096, generator=torch.Generator().manual_seed(0))

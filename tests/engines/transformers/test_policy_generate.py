@@ -1,17 +1,20 @@
 """Policies, ladder and shadow mode by `lz_*` fields: `generate`, generation configs, continuous batching."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
 from transformers.generation.continuous_batching.requests import RequestState
 
-from lz_penalty import LZPenaltyConfig, LZPenaltyError, bundled_model
+from lz_penalty import LZPenaltyError, bundled_model
 from lz_penalty.detection import find_repetitions
 from lz_penalty.engines import transformers as lz
 from lz_penalty.engines.transformers import LZPenaltyLogitsProcessor, LZPolicyLogitsProcessor
 from lz_penalty.policy import Policy, Sections, counters, settings_from_request
 from tests.support import quick_or_deep
 from tests.support.greedy import NEW, generate, left_padded
+from tests.support.settings import UNGATED
 
 END, STOP = quick_or_deep((5, 10), (10, 20))  # copies
 LADDER = {"lz_end_thinking_copies": END, "lz_stop_copies": STOP}
@@ -49,7 +52,10 @@ def most_copies(tokens):
     return max((found.copies for found in find_repetitions(tokens, min_copies=3, min_length=3)), default=0)
 
 
-@pytest.mark.parametrize("fields", [{"lz_policy": "default"}, {"lz_preset": "guarded", "lz_answer": "none"}])
+@pytest.mark.parametrize(
+    "fields",
+    [{"lz_policy": "default", "lz_penalty": 1, "lz_gate_window": 8}, UNGATED.to_request() | {"lz_answer": "none"}],
+)
 def test_fields_are_the_processor(model, tokenizer, worst, fields):
     ids, mask = worst
     asked = settings_from_request(fields)
@@ -125,8 +131,8 @@ def test_a_request_without_a_policy_is_as_before(model, tokenizer, worst):
     """Every logit is bit-identical."""
     ids, mask = worst
     options = OPTIONS | {"max_new_tokens": 40, "return_dict_in_generate": True, "output_scores": True}
-    out = model.generate(ids, attention_mask=mask, lz_preset="guarded", **options)
-    processor = LZPenaltyLogitsProcessor(LZPenaltyConfig.guarded(), tokenizer=tokenizer, pad_token_id=1)
+    out = model.generate(ids, attention_mask=mask, **UNGATED.to_request(), **options)
+    processor = LZPenaltyLogitsProcessor(UNGATED, tokenizer=tokenizer, pad_token_id=1)
     lz.disable()
     want = model.generate(ids, attention_mask=mask, logits_processor=[processor], **options)
     assert torch.equal(out.sequences, want.sequences)
@@ -138,20 +144,19 @@ def test_shadow_mode(model, worst):
     ids, mask = worst
     width = ids.shape[1]
     options = OPTIONS | {"return_dict_in_generate": True, "output_scores": True}
-    before = counters.totals()
+    before, acting = counters.totals(), replace(UNGATED, strength=1.0)
     plain = model.generate(ids, attention_mask=mask, **options)
     out = model.generate(
         ids,
         attention_mask=mask,
-        lz_preset="guarded",
-        lz_penalty=1,
+        **acting.to_request(),
         lz_shadow=True,
         **quick_or_deep(EARLY, LADDER),
         **options,
     )
     assert torch.equal(out.sequences, plain.sequences)
     assert all(map(torch.equal, out.scores, plain.scores))
-    acting = LZPenaltyLogitsProcessor(LZPenaltyConfig.guarded(strength=1), tokenizer=model.lz_tokenizer, pad_token_id=1)
+    acting = LZPenaltyLogitsProcessor(acting, tokenizer=model.lz_tokenizer, pad_token_id=1)
     totals = dict.fromkeys(before, 0)
     for i, outcome in enumerate(out.lz_outcomes):
         tokens = written(out.sequences[i], width)
@@ -199,8 +204,8 @@ def test_continuous_batching_with_policies_per_request(model, worst):
         {"lz_policy": "default"},
         {"lz_policy": "default", **LADDER},
         EARLY,
-        {"lz_preset": "guarded", "lz_penalty": 1, "lz_shadow": True},
-        {"lz_preset": "guarded", "lz_thinking": "none"},
+        UNGATED.to_request() | {"lz_shadow": True},
+        UNGATED.to_request() | {"lz_thinking": "none"},
     ]
     prompts = unpadded(worst)[quick_or_deep(1, 0) : quick_or_deep(2, 3)]
     generation = GenerationConfig(do_sample=False, max_new_tokens=BATCHED, eos_token_id=0, pad_token_id=1, lz_penalty=0)

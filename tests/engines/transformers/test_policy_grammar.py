@@ -95,13 +95,13 @@ def write(model, tokenizer, prompt):
     return run
 
 
-def penalties(tokenizer):
-    strong = {"strength": 1.0}
+def penalties(tokenizer, prompt_length=None):
+    strong, options = {"strength": 1.0}, {"tokenizer": tokenizer, "prompt_length": prompt_length}
     answers = Policy(answer=LZPenaltyConfig.guarded(**strong), tool_call=LZPenaltyConfig.failsafe(**strong))
     return {
-        "guarded": LZPenaltyLogitsProcessor(LZPenaltyConfig.guarded(**strong), tokenizer=tokenizer),
-        "failsafe": LZPenaltyLogitsProcessor(LZPenaltyConfig.failsafe(**strong), tokenizer=tokenizer),
-        "a policy for tool calls": LZPolicyLogitsProcessor(answers, tokenizer=tokenizer),
+        "guarded": LZPenaltyLogitsProcessor(LZPenaltyConfig.guarded(**strong), **options),
+        "failsafe": LZPenaltyLogitsProcessor(LZPenaltyConfig.failsafe(**strong), **options),
+        "a policy for tool calls": LZPolicyLogitsProcessor(answers, **options),
     }
 
 
@@ -131,7 +131,7 @@ def test_masked_tokens_stay_masked(tokenizer, prompt):
     ids = torch.cat([prompt, torch.tensor([tokenizer('{"city":' + "\n" * 40).input_ids])], dim=1)
     scores = grammar(ids, torch.randn(1, len(tokenizer), generator=torch.Generator().manual_seed(0)))
     changed = 0
-    for penalty in penalties(tokenizer).values():
+    for penalty in penalties(tokenizer, prompt.shape[1]).values():
         after = penalty(ids, scores)
         assert torch.equal(after.isneginf(), scores.isneginf())
         assert not after.isnan().any()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import AddedToken, CompileConfig, GenerationConfig, RepetitionPenaltyLogitsProcessor
+from transformers import AddedToken, CompileConfig, DynamicCache, GenerationConfig, RepetitionPenaltyLogitsProcessor
 
 from lz_penalty import LZPenaltyConfig, LZPenaltyError, bundled_model, reference
 from lz_penalty.engines import transformers as lz
@@ -16,6 +16,7 @@ from tests.support import quick_or_deep
 from tests.support.cases import settings_of
 from tests.support.greedy import NEW, PRESETS, assert_same, cut, exempt, generate, left_padded, plain_loop
 from tests.support.requests_and_truth import is_partly_open
+from tests.support.settings import UNGATED
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -75,13 +76,14 @@ def test_rows_of_pads_alone_and_empty_rows_are_left_as_they_are():
     scores = torch.randn(2, 16, generator=torch.Generator().manual_seed(0))
     pads = torch.zeros(2, 60, dtype=torch.int64)
     for processor in (
-        LZPenaltyLogitsProcessor(LZPenaltyConfig.guarded(), pad_token_id=0),
-        LZPenaltyLogitsProcessor(LZPenaltyConfig.guarded(), attention_mask=torch.zeros(2, 60)),
+        LZPenaltyLogitsProcessor(UNGATED, pad_token_id=0),
+        LZPenaltyLogitsProcessor(UNGATED, attention_mask=torch.zeros(2, 60)),
         LZPenaltyLogitsProcessor(LZPenaltyConfig.sglang(), prompt_length=60),
+        LZPenaltyLogitsProcessor(LZPenaltyConfig.guarded()),  # its first call has the prompt
     ):
         assert torch.equal(processor(pads, scores), scores)
     assert torch.equal(LZPenaltyLogitsProcessor(LZPenaltyConfig(), 0)(pads[:, :0], scores), scores)
-    assert not torch.equal(LZPenaltyLogitsProcessor(LZPenaltyConfig.guarded())(pads, scores), scores)
+    assert not torch.equal(LZPenaltyLogitsProcessor(UNGATED)(pads, scores), scores)
 
 
 def test_the_mask_tells_padding_whatever_token_it_is():
@@ -113,6 +115,31 @@ def test_prompt_left_out(model, tokenizer, prompts, truth, config):
         assert_same(cut(generate(model, [prompt], learning, **how)[0], len(prompt)), want, margins)
     with pytest.raises(LZPenaltyError, match="the input has 12 tokens only"):
         generate(model, [prompts[0]], processor)
+
+
+@torch.no_grad()
+def test_the_preset_guarded_needs_no_prompt_length(model, tokenizer, prompts):
+    """Every way of decoding calls the processor with the prompt first. One processor serves all generations."""
+    config, prompt, new = LZPenaltyConfig.guarded(), prompts[1], 100
+    want, margins = plain_loop(model, prompt, exempt(config, tokenizer), new=new)
+    counting = plain_loop(model, prompt, exempt(replace(config, include_prompt=True), tokenizer), new=new)[0]
+    assert want not in (plain_loop(model, prompt, None, new=new)[0], counting)
+    processor = LZPenaltyLogitsProcessor(config, tokenizer=tokenizer)
+    ways = [{}, {"prompt_lookup_num_tokens": 4}, {"assistant_model": model}, {"cache_implementation": "static"}]
+    for how in ways:
+        out = generate(model, [prompt], processor, max_new_tokens=new, **how)
+        assert_same(cut(out[0], len(prompt)), want, margins)
+    ids, mask = left_padded([prompt, prompts[3]])
+    out = generate(model, ids, processor, mask, max_new_tokens=new)
+    assert_same(cut(out[0], len(ids[0])), want, margins)
+    tokens, cache = torch.tensor([prompt]), DynamicCache()  # a loop of one's own
+    while tokens.shape[1] < len(prompt) + len(want):
+        logits = model(tokens[:, cache.get_seq_length() :], past_key_values=cache).logits[:, -1]
+        tokens = torch.cat([tokens, processor(tokens, logits).argmax(-1, keepdim=True)], dim=1)
+    assert_same(tokens[0, len(prompt) :].tolist(), want, margins)
+    told = LZPenaltyLogitsProcessor(config, tokenizer=tokenizer, prompt_length=len(prompt))
+    beams = [generate(model, [prompt], one, num_beams=3, max_new_tokens=70) for one in (processor, told)]
+    assert torch.equal(*beams)
 
 
 @pytest.mark.parametrize("name", ["guarded", "gated"])
@@ -150,7 +177,7 @@ def test_static_cache(model, tokenizer, prompts, truth, compiled):
 
 def test_inside_a_compiled_function(tokenizer):
     """The processor is a graph break: each call computes the penalty, with an equal result."""
-    processor = LZPenaltyLogitsProcessor(LZPenaltyConfig.guarded(buffer_size=4, strength=1.0), tokenizer=tokenizer)
+    processor = LZPenaltyLogitsProcessor(replace(UNGATED, buffer_size=4, strength=1.0), tokenizer=tokenizer)
     graphs = []
 
     def backend(graph, inputs):
@@ -246,7 +273,7 @@ def enabled():
 @pytest.mark.usefixtures("enabled")
 class TestEnabled:
     def test_generate_takes_the_setting(self, model, prompts):
-        out = generate(model, [prompts[1]], None, lz_preset="guarded", lz_penalty=0.3)
+        out = generate(model, [prompts[1]], None, **PRESETS["guarded"].to_request())
         processor = LZPenaltyLogitsProcessor(PRESETS["guarded"], model_config=model.generation_config)
         assert out.tolist() == generate(model, [prompts[1]], processor).tolist()
         assert out.tolist() != generate(model, [prompts[1]], None).tolist()
@@ -306,7 +333,7 @@ class TestEnabled:
 
     @pytest.mark.parametrize("in_the_model", [False, True])
     def test_assisted_and_prompt_lookup_decoding(self, model, prompts, monkeypatch, in_the_model):
-        settings = {"lz_preset": "guarded", "lz_penalty": 0.3}
+        settings = PRESETS["guarded"].to_request()
         want, margins = plain_loop(model, prompts[1], replace(PRESETS["guarded"], exempt_token_ids=(0, 1)))
         if in_the_model:
             for name, value in settings.items():

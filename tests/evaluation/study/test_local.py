@@ -12,12 +12,13 @@ from lz_penalty.evaluation.study.local import LocalModelAPI
 from lz_penalty.evaluation.study.requests import LOCAL_FIELD
 from lz_penalty.evaluation.study.results import read_logs
 from tests.support.commands import run
+from tests.support.settings import ungated
 from tests.support.study_process import write_sweep
 
-TOKENS = 12
+TOKENS, PENALTY = 12, ungated()
 
 
-def answers(api, temperature, seeds=(1,), name="guarded"):
+def answers(api, temperature, seeds=(1,), name=PENALTY):
     """What the model writes after four prompts of different lengths, for each seed."""
 
     async def ask():
@@ -54,7 +55,7 @@ def test_greedy_text_is_that_of_the_generator(api):
     api.configure("cpu", batch=8, workers=1)
     loaded = api.load()
     ids = loaded.tokenizer(bundled_model.prompts()[0][:30]).input_ids
-    made = continue_greedily(loaded, [ids], penalty("guarded"), TOKENS, may_end=False)
+    made = continue_greedily(loaded, [ids], penalty(PENALTY), TOKENS, may_end=False)
     assert answers(api, 0.0)[0] == loaded.tokenizer.decode(made.tokens[0])
 
 
