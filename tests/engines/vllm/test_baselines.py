@@ -18,12 +18,13 @@ from lz_penalty.evaluation.penalties import penalty
 from lz_penalty.evaluation.vllm_baselines import BaselineLogitsProcessor
 from tests.engines.vllm.batches import Simulation, engine_config
 from tests.engines.vllm.engines import PROCESSOR, V2, generate
+from tests.support.settings import ungated
 from tests.support.where import DEVICE
 
 BASELINE = "lz_penalty.evaluation.vllm_baselines:BaselineLogitsProcessor"
 NEW = 60
 NAMES = (
-    *("none", "guarded", "dry:0.8,breakers=usual", "dry:2,allowed_length=1,base=1.2,last_n=24", "no-repeat-ngram:3"),
+    *("none", ungated(), "dry:0.8,breakers=usual", "dry:2,allowed_length=1,base=1.2,last_n=24", "no-repeat-ngram:3"),
     *("paper:0.3", "no-repeat-ngram:2", "repetition:1.3", "frequency:0.4", "presence:0.7", "dry:0.8"),
 )
 

@@ -1,12 +1,13 @@
 """The plug-in in `vllm.LLM`, on the V1 runner, with every step checked inside the engine and every text afterwards."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
-from lz_penalty import LZPenaltyConfig
 from tests.engines.vllm.engines import PROCESSOR, SPYING, EngineFailed, generate
 from tests.support.requests_and_truth import as_tasks, check_all, firsts, mixed_requests
+from tests.support.settings import UNGATED
 
 # Few slots, small chunks of prefill and a cache that does not hold the batch: requests wait, move and are preempted.
 SMALL = {
@@ -27,7 +28,8 @@ def test_mixed_requests_with_preemption(model, tokenizer, special):
 
 def test_several_completions_and_a_server_default(model, tokenizer, special):
     """With `n > 1`; requests that say nothing get the default, and a request can refine it or switch it off."""
-    server = '{"default": {"lz_preset": "guarded", "lz_penalty": 0.4}, "max_window_size": 700}'
+    default = replace(UNGATED, strength=0.4)
+    server = json.dumps({"default": default.to_request(), "max_window_size": 700})
     requests = [one for one in mixed_requests(tokenizer, special, 20, seed=1) if one.config is not None][:6]
     for one, fields in zip(requests, ({}, None, {"lz_penalty": 0}, {"lz_buffer_size": 3}), strict=False):
         one.fields = fields
@@ -35,7 +37,7 @@ def test_several_completions_and_a_server_default(model, tokenizer, special):
     for task in tasks:
         task |= {"n": 3, "temperature": 0.8, "top_k": 1}
     result = generate(tasks, env={"LZ_PENALTY_SERVER": server}, logits_processors=[SPYING], max_num_seqs=8)
-    default = LZPenaltyConfig.guarded(strength=0.4, exempt_token_ids=special)
+    default = replace(default, exempt_token_ids=special)
     for one, config in zip(requests, (default, default, None, replace(default, buffer_size=3)), strict=False):
         one.config = config
     for number in range(3):

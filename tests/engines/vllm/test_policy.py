@@ -14,6 +14,7 @@ from lz_penalty.policy import settings_from_request
 from tests.engines.vllm.engines import SPYING, generate
 from tests.engines.vllm.test_offline import SMALL
 from tests.support.policy_truth import Truth
+from tests.support.settings import UNGATED
 
 NEW = 120
 SCHEMA = {
@@ -25,14 +26,14 @@ SCHEMA = {
 LOOPS = "The old man looked at the sea, and said that"
 SUM = "Question: What is 17 + 25 - 8?\n"
 STOP = {"lz_stop_copies": 6}
-SHADOW = {"lz_preset": "guarded", "lz_penalty": 0.3, "lz_shadow": 1}
+SHADOW = UNGATED.to_request() | {"lz_penalty": 0.3, "lz_shadow": 1}
 POLICIES = (
     {"lz_policy": "default"},
-    {"lz_policy": "default", "lz_penalty": 0.5, "lz_code": "guarded", "lz_include_prompt": 0},
+    {"lz_policy": "default", "lz_penalty": 0.5, "lz_code": "paper", "lz_gate_window": 40, "lz_include_prompt": 1},
     {"lz_preset": "guarded", "lz_table": "none", "lz_stop_copies": 20},
     {"lz_policy": "default", "lz_penalty": 0, "lz_end_thinking_copies": 4, "lz_stop_copies": 8},
     SHADOW,
-    {"lz_preset": "gated", "lz_gate_low": 0.0, "lz_gate_window": 40, "lz_code": "guarded", "lz_table": "none"},
+    {"lz_preset": "guarded", "lz_gate_low": 0.0, "lz_gate_window": 40, "lz_code": "paper", "lz_table": "none"},
     {"lz_preset": "guarded"},
     None,
 )
@@ -79,20 +80,22 @@ def answered(tokenizer):
 
 
 def test_every_token(answered, model, truth):
-    """Every token equals `policy_truth`, and thinking that loops is ended."""
-    forced = shadow_changed = shadow_steps = 0
+    """Every token equals `policy_truth`, thinking that loops is ended, and every penalty changes some token."""
+    forced = shadow_steps = 0
+    changed = dict.fromkeys(range(len(POLICIES)), 0)
     for name, one in answered.items():
         if name[0] == "policy":
             asked = settings_from_request(one["extra_args"] or {})
             seen = truth.check_output(model, one["prompt"], asked, one["tokens"]).seen
             forced += seen["forced"]
-            if one["extra_args"] is SHADOW:
-                shadow_changed, shadow_steps = shadow_changed + seen["would differ"], shadow_steps + len(one["tokens"])
+            changed[name[2]] += seen["would differ"]
+            shadow_steps += len(one["tokens"]) if one["extra_args"] is SHADOW else 0
     assert forced > 0
     assert answered["counters"]["lz_thinking_ended"] == forced  # the marker is one token
     assert answered["counters"]["lz_shadow_steps"] == shadow_steps
-    assert abs(answered["counters"]["lz_shadow_changed"] - shadow_changed) <= 1  # a near-tie
-    assert shadow_changed > 0
+    assert abs(answered["counters"]["lz_shadow_changed"] - changed[POLICIES.index(SHADOW)]) <= 1  # a near-tie
+    penalised = [fields is not None and fields.get("lz_penalty") != 0 for fields in POLICIES]
+    assert [changed[k] > 0 for k in range(len(POLICIES))] == penalised, changed
 
 
 def test_shadow_mode_changes_nothing(answered):

@@ -1,6 +1,7 @@
 """The V1 contract for requests with a policy: random batches as in test_contract.py, compared with `policy_truth`."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,6 @@ from vllm import SamplingParams
 from vllm.sampling_params import RepetitionDetectionParams, StructuredOutputsParams
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
-from lz_penalty import LZPenaltyConfig
 from lz_penalty.engines import _requests as settings_module
 from lz_penalty.engines._device import force_
 from lz_penalty.engines._requests import SettingsReader
@@ -24,6 +24,7 @@ from tests.engines.vllm.batches import VOCAB, Simulation
 from tests.engines.vllm.test_contract import vllm_config  # noqa: F401
 from tests.support.policy_truth import Truth
 from tests.support.requests_and_truth import is_partly_open
+from tests.support.settings import UNGATED
 
 EOS = 0
 STOP = {"lz_stop_copies": 6}
@@ -40,24 +41,26 @@ TEXTS = (
     " the sea",
     " man",
 )
-SIZES = {"lz_window_size": 40, "lz_loop_window": 80}  # so that histories outgrow their slots
+SIZES = {"lz_window_size": 40, "lz_loop_window": 80, "lz_gate_window": 20}  # so that histories outgrow their slots
 REACH = 92  # a gate window of 20, a window of 40, and a buffer of 32
 DEFAULT = {"lz_policy": "default", **SIZES}
-GATED = {"lz_preset": "gated", "lz_penalty": 2, "lz_gate_low": 0.1, "lz_gate_high": 0.9, "lz_gate_window": 20, **SIZES}
+GATED = {"lz_preset": "guarded", "lz_penalty": 2, "lz_gate_low": 0.1, "lz_gate_high": 0.9, **SIZES}
 FIELDS = (
     DEFAULT,
-    DEFAULT | {"lz_penalty": 2, "lz_include_prompt": 0},
-    GATED | {"lz_thinking": "guarded", "lz_code": "none", "lz_exempt_token_ids": [5, 300]},
+    DEFAULT | {"lz_penalty": 2, "lz_include_prompt": 1},
+    GATED | {"lz_thinking": "paper", "lz_code": "none", "lz_exempt_token_ids": [5, 300], "lz_include_prompt": 1},
     DEFAULT | {"lz_end_thinking_copies": 3, "lz_stop_copies": 20},
     {"lz_thinking": "failsafe", "lz_end_thinking_copies": 3, **SIZES},
     STOP,
     DEFAULT | {"lz_penalty": 3, "lz_stop_copies": 5, "lz_shadow": 1},
     {"lz_preset": "paper", "lz_penalty": 3, "lz_shadow": True, **SIZES},
-    GATED | {"lz_include_prompt": 0},
+    GATED,
     {},
 )
 # In all sections but tables the line is not zero, but nothing is to be computed.
-NOTHING_TO_COMPUTE = ({"lz_preset": "failsafe", "lz_escalation": 0, "lz_table": "guarded", "lz_penalty": 1},)
+NOTHING_TO_COMPUTE = (
+    {"lz_preset": "failsafe", "lz_escalation": 0, "lz_table": "guarded", "lz_penalty": 1, "lz_gate_window": 20},
+)
 
 
 class PolicySimulation(Simulation):
@@ -175,7 +178,7 @@ def test_sections_with_exempt_ids_of_their_own(vllm_config, tokenizer, monkeypat
     runs = {token for text in TEXTS for token in tokenizer(text).input_ids}
     parts = [tuple(sorted(runs)[i :: len(SECTIONS)]) for i in range(len(SECTIONS))]
     configs = {
-        name: LZPenaltyConfig.guarded(strength=2, window_size=40, loop_window=80, exempt_token_ids=ids)
+        name: replace(UNGATED, strength=2, window_size=40, loop_window=80, exempt_token_ids=ids)
         for name, ids in zip(SECTIONS, parts, strict=True)
     }
     server = ServerSettings(default=RequestPolicy(policy=Policy(**configs)))

@@ -13,7 +13,7 @@ from tests.support.policy_truth import Truth
 PAD = 1  # the model never writes it
 SERVER = '{"default": {"lz_policy": "default", "lz_stop_copies": 20}, "stop_token_id": 1, "max_window_size": 1024}'
 OFF = {"lz_penalty": 0, "lz_stop_copies": "none"}
-FIELDS = (None, {"lz_penalty": 0}, OFF, SHADOW, {"lz_answer": "guarded"}, {"lz_end_thinking_copies": 5})
+FIELDS = (None, {"lz_penalty": 0}, OFF, SHADOW, {"lz_answer": "paper"}, {"lz_end_thinking_copies": 5})
 BAD = (
     ({"lz_policy": "best"}, "lz_policy = 'best': must be one of 'default'"),
     ({"lz_code": "off"}, "lz_code = 'off': must be one of"),
