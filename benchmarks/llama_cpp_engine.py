@@ -60,7 +60,7 @@ def processor_costs(llm: Llama) -> dict[str, float]:
     measures = {SAMPLE: sampling(llm, None)}
     for name, config in {"paper": LZPenaltyConfig(), "guarded": LZPenaltyConfig.guarded()}.items():
         for kind, native in {"C": True, "Python": False}.items():
-            (penalise,) = LZPenaltyProcessors(llm, config, native=native)
+            (penalise,) = LZPenaltyProcessors(llm, config, native=native, prompt_length=0)  # all tokens are output
             measures[f"{name}, {kind}"] = within(llm, penalise)
             measures[f"{SAMPLE} with {name}, {kind}"] = sampling(llm, [penalise])
     measures[f"{SAMPLE} with a processor that does nothing"] = sampling(llm, [lambda ids, scores: scores])

@@ -62,7 +62,7 @@ def measure(net: LlamaForCausalLM, batch: int) -> dict[str, float]:
         return net(tokens[:, -1:], past_key_values=past).logits[:, -1]
 
     scores = step().float()
-    processor = LZPenaltyLogitsProcessor(LZPenaltyConfig.guarded(), pad_token_id=0)
+    processor = LZPenaltyLogitsProcessor(LZPenaltyConfig.guarded(), prompt_length=0)  # all tokens are output
     copy = median(scores.clone)
     whole = median(lambda: processor(tokens, scores))
     return {"batch": batch, "step": median(step), "processor": max(0.0, whole - copy), "copy": copy}
