@@ -119,7 +119,7 @@ def llama_chains(requests: Requests, new: int, kind: str | None = None) -> dict[
         tokens, truth = [], []
         for request in requests:
             config, prompt = config_of(request), request["prompt"]
-            penalty = [with_history(llm, config, prompt)] if config else []
+            penalty = [with_history(llm, config, prompt if config.include_prompt else [])] if config else []
             tokens.append(by_chain(llm, prompt, chained(*penalty), new))
             if kind:
                 exempt = config and exempting_special(config, llm)
