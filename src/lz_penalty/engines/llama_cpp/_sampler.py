@@ -1,9 +1,12 @@
 """The penalty as a native llama.cpp sampler, for sampler chains. It is compiled on demand and runs without Python.
 
     penalty = native_sampler(llm, LZPenaltyConfig.guarded())
-    for token in prompt_tokens:                       # the chain itself accepts only the sampled tokens
+    llama_cpp.llama_sampler_chain_add(chain, penalty)  # the chain frees it
+
+The chain accepts only the sampled tokens. If the prompt is to count, accept its tokens first:
+
+    for token in prompt_tokens:
         llama_cpp.llama_sampler_accept(penalty, token)
-    llama_cpp.llama_sampler_chain_add(chain, penalty) # the chain frees it
 
 C and C++ programs include `lz_penalty_llama.h` instead (see `lz_penalty.native.include_dir`).
 """
