@@ -6,7 +6,6 @@ import re
 import pytest
 
 from lz_penalty import LZPenaltyConfig, loops
-from lz_penalty.cli import demo
 from lz_penalty.detection import (
     RepetitionDetector,
     _substrings,
@@ -39,7 +38,6 @@ def default(function, name: str):
 
 
 ENDLESS = [_tandem.ENDLESS_CHARACTERS, _tandem.ENDLESS_TOKENS]
-IN_DEMO = re.search(r"min_copies=(\d+), min_length=(\d+)", inspect.getsource(inspect.getmodule(demo)))
 THRESHOLDS = {  # the beginning of the row, copies, length
     "escalation": ([loops.MIN_COPIES], []),
     "ladder": ([_tracking.LEAST_COPIES, int(_rules.MAX_COPIES)], [_tracking.RUNG_LENGTH]),
@@ -57,7 +55,6 @@ THRESHOLDS = {  # the beginning of the row, copies, length
     "criterion `counter`": ([default(find_counter, "min_copies")], ENDLESS),
     "criterion `edited`": ([default(find_edited, "min_copies")], ENDLESS),
     "the paper's criterion": ([_substrings.MIN_COUNT], [_substrings.MIN_LENGTH]),
-    "the mark in `lz-penalty demo`": ([int(IN_DEMO[1])], [int(IN_DEMO[2])]),
 }
 
 
