@@ -16,17 +16,18 @@ from lz_penalty import bundled_model
 from lz_penalty.policy import Asked, RequestPolicy, settings_from_request
 from tests.support.policy_truth import Checked, Truth
 from tests.support.requests_and_truth import VOCAB_SIZE, Request
+from tests.support.settings import UNGATED
 
 ASKED = (
     {"lz_policy": "default"},
-    {"lz_policy": "default", "lz_penalty": 0.4, "lz_table": "none"},
-    {"lz_preset": "gated", "lz_gate_low": 0.0, "lz_gate_window": 40, "lz_code": "none", "lz_tool_call": "failsafe"},
+    {"lz_policy": "default", "lz_penalty": 0.4, "lz_table": "none", "lz_gate_window": 40, "lz_include_prompt": 1},
+    {"lz_preset": "guarded", "lz_gate_low": 0.0, "lz_gate_window": 40, "lz_code": "none", "lz_tool_call": "failsafe"},
     {"lz_answer": "none", "lz_thinking": "paper", "lz_code": "paper", "lz_penalty": 0.3, "lz_window_size": 40},
     {"lz_stop_copies": 4},
     {"lz_end_thinking_copies": 3, "lz_stop_copies": 6},
     {"lz_policy": "default", "lz_penalty": 0.05, "lz_end_thinking_copies": 3},
     {"lz_policy": "default", "lz_penalty": 0.3, "lz_shadow": True},
-    {"lz_preset": "guarded", "lz_penalty": 0.3, "lz_shadow": True, "lz_stop_copies": 5},
+    UNGATED.to_request() | {"lz_penalty": 0.3, "lz_shadow": True, "lz_stop_copies": 5},
     {"lz_preset": "guarded"},
     None,
 )

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from lz_penalty import LZPenaltyConfig
 from lz_penalty.engines import _requests as request_settings
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.sglang._history import History
 from lz_penalty.policy import SECTIONS, Ladder, Policy, RequestPolicy
+from tests.support.settings import UNGATED
 from tests.support.slot_histories import Simulation, small_slots
 
 
@@ -32,7 +32,7 @@ def test_policies():
 
 def test_sections_with_exempt_ids_of_their_own():
     configs = {
-        name: LZPenaltyConfig.guarded(strength=0.5, loop_window=80, exempt_token_ids=range(4 * i, 4 * i + 5))
+        name: replace(UNGATED, strength=0.5, loop_window=80, exempt_token_ids=range(4 * i, 4 * i + 5))
         for i, name in enumerate(SECTIONS)
     }
     configs["answer"] = replace(configs["answer"], gate_low=0.3, gate_high=0.9, gate_window=30)
@@ -45,15 +45,17 @@ def test_sections_with_exempt_ids_of_their_own():
 
 
 def test_histories_that_are_too_short_for_a_gate_would_be_noticed(monkeypatch):
+    """By the batches of `test_random_batches`, though not by each."""
     reach_of = request_settings.reach_of
     monkeypatch.setattr(
         request_settings, "reach_of", lambda config: reach_of(replace(config, gate_low=None, gate_high=None))
     )
 
     def run():
-        simulation = Simulation(3)
-        for _ in range(150):
-            simulation.step()
+        for seed in range(8):
+            simulation = Simulation(seed)
+            for _ in range(150):
+                simulation.step()
 
     with small_slots(), pytest.raises(AssertionError, match="reference"):
         run()

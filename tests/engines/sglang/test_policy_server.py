@@ -11,6 +11,7 @@ from lz_penalty import bundled_model
 from lz_penalty.engines._generation import LOOPS_ONLY, NO_SECTIONS, Generation
 from tests.engines.sglang.engines import serve
 from tests.engines.sglang.test_server import client_of
+from tests.support.settings import UNGATED
 
 SERVER = '{"default": {"lz_policy": "default", "lz_stop_copies": 20}, "max_window_size": 1024, "count_loops": true}'
 OFF = {"lz_policy": "default", "lz_penalty": 0}  # the ladder stays
@@ -96,7 +97,7 @@ def test_shadow_mode_changes_nothing_and_counts(server, looping):
     """The metrics are the sums of the numbers that the requests report."""
     before = metrics(server)
     off = {"lz_penalty": 0, "lz_stop_copies": "none"}
-    shadow = {"lz_preset": "guarded", "lz_penalty": 0.3, "lz_shadow": True}
+    shadow = UNGATED.to_request() | {"lz_penalty": 0.3, "lz_shadow": True}
     sums = dict.fromkeys(("lz_shadow_steps", "lz_shadow_changed", "lz_loops_seen", "lz_loop_tokens", "lz_stopped"), 0)
     for prompt in looping[:4]:
         tokens, reason, _ = sampled(server, prompt, shadow)
@@ -141,11 +142,12 @@ def test_white_space_under_a_grammar(server, tokenizer):
     assert reason["type"] == "length"
     assert " " * 100 in text
     failsafe = {"lz_preset": "failsafe", "lz_penalty": 1, "lz_code": "none"}
-    _, reason, text = sampled(server, prompt, failsafe, **sampling)
-    assert reason["type"] == "stop"
-    assert reason["matched"] != "lz_repetition"
-    assert set(json.loads(text)) == {"name", "old"}
-    stopped, reason, _ = sampled(server, prompt, None, **sampling)
+    for penalty in (failsafe, None):  # `None`: the policy of the server
+        _, reason, text = sampled(server, prompt, penalty, **sampling)
+        assert reason["type"] == "stop"
+        assert reason["matched"] != "lz_repetition"
+        assert set(json.loads(text)) == {"name", "old"}
+    stopped, reason, _ = sampled(server, prompt, OFF, **sampling)
     assert reason["matched"] == "lz_repetition"
     assert stopped == tokens[: len(stopped)]
 

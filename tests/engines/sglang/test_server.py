@@ -1,6 +1,7 @@
 """The HTTP server in its own process: concurrent requests, retraction, malformed settings, all three endpoints."""
 
 import asyncio
+import json
 import random
 import re
 from dataclasses import replace
@@ -15,11 +16,13 @@ from tests.support.examples import example
 from tests.support.malformed import malformed
 from tests.support.replaying import check_replay
 from tests.support.requests_and_truth import check_all, mixed_requests
+from tests.support.settings import UNGATED
 
 # A cache of 900 tokens: about three requests at their longest, with up to 48 in the batch.
 SMALL = ("--max-running-requests", "48", "--max-total-tokens", "900", "--chunked-prefill-size", "128")
 SMALL += ("--enable-metrics",)
-SERVER = '{"default": {"lz_preset": "guarded", "lz_penalty": 0.2}, "max_window_size": 1024, "max_loop_window": 4096}'
+DEFAULT = replace(UNGATED, strength=0.2)
+SERVER = json.dumps({"default": DEFAULT.to_request(), "max_window_size": 1024, "max_loop_window": 4096})
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +136,7 @@ def test_beam_search_is_refused(server):
 
 def test_server_default_caps_and_several_completions(model, tokenizer, special):
     """Requests that say nothing get the default, and a request can refine it or switch it off; with `n > 1` as well."""
-    default = LZPenaltyConfig.guarded(strength=0.2, exempt_token_ids=special)
+    default = replace(DEFAULT, exempt_token_ids=special)
     requests = [one for one in mixed_requests(tokenizer, special, 20, seed=4) if one.max_tokens > 1][:6]
     asked = (None, {}, {"lz_penalty": 0}, {"lz_window_size": 100}, {"lz_buffer_size": 3}, {"lz_preset": "failsafe"})
     refined = (replace(default, window_size=100), replace(default, buffer_size=3))
