@@ -34,6 +34,8 @@ COMMON = {key: REQUEST_FIELDS[key] for key in _SHARED}  # they have the same mea
 class Policy:
     """The penalty of each section; `None` means no penalty. The defaults are the default policy.
 
+    In vLLM and SGLang the prompt counts only if it counts in every section that is penalised.
+
     Args:
         thinking: between the model's think markers, where loops cost most and exact copies matter least.
         answer: everything else, with the same penalty by default.
