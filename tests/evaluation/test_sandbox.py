@@ -90,11 +90,12 @@ def test_a_program_that_does_not_end_well_fails(run, program):
     ],
 )
 def test_a_program_that_does_not_end_is_ended(run, program):
+    before = descendants()  # other tests of this process may have started some
     outcome = run(program, seconds=0.3)
     assert (outcome.passed, outcome.reason) == (False, "timeout")
     assert outcome.seconds < 3
     assert len(outcome.output) <= sandbox.MAX_OUTPUT
-    assert not descendants()
+    assert set(descendants()) <= set(before)
 
 
 def test_recursion_without_limit_is_ended(run):

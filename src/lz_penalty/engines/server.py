@@ -70,7 +70,7 @@ class ServerSettings:
         """Return the settings in a JSON object; `{}` means a server without a default.
 
         >>> ServerSettings.from_json('{"default": {"lz_preset": "guarded"}}').default.min_match_length
-        3
+        4
         >>> ServerSettings.from_json('{"defualt": {"lz_preset": "guarded"}}')
         Traceback (most recent call last):
         lz_penalty.errors.LZPenaltyError: LZ_PENALTY_SERVER: defualt = {'lz_preset': 'guarded'}: unknown field. ...
