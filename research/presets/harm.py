@@ -61,14 +61,15 @@ def main() -> None:
         for kind, prompt, ids in cases(loaded.tokenizer, given):
             read = forced_by_each(loaded, [*prompt, *ids], settings, len(prompt))
             for one, forced in zip(settings, read, strict=True):
+                found = forced.measured()
                 record = {
                     "penalty": one.name,
                     "kind": kind,
-                    "tokens": len(forced.plain),
-                    "right": int(forced.plain_stays.sum()),
-                    "lost": forced.lost,
-                    "bits": round(float((forced.penalised - forced.plain).sum()), 3),
-                    "plain": round(float(forced.plain.sum()), 2),
+                    "tokens": found.tokens,
+                    "right": found.right,
+                    "lost": found.lost,
+                    "bits": round(found.cost * found.tokens, 3),
+                    "plain": round(found.bits, 2),
                 }
                 file.write(json.dumps(record) + "\n")
 
