@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.workload import machine
 from lz_penalty.detection import distinct, is_degenerate, is_loop
+from lz_penalty.evaluation.idle import is_idle
 from lz_penalty.evaluation.measures import Checker
 from lz_penalty.evaluation.penalties import Penalty, family, penalty
 from lz_penalty.evaluation.prompting import prompt_ids
@@ -167,36 +168,58 @@ class Writer:
         return found
 
     def _write(self, job: Job, settings: Sequence[Penalty], asked: Sequence[Asked]) -> list[list[list[Any]]]:
-        """Return vLLM's outputs for each setting, prompt and run."""
+        """Return vLLM's outputs for each setting, prompt and run.
+
+        A greedy output without a penalty is not written again for penalties that are idle on it.
+        """
         from vllm import SamplingParams
 
-        out: list[list[list[Any]]] = [[] for _ in settings]
-        for own in (False, True):
-            chosen = [number for number, one in enumerate(settings) if (family(one.name) in OWN) == own]
-            params = {
-                number: SamplingParams(
-                    temperature=job.temperature,
-                    top_p=job.top_p,
-                    top_k=job.top_k,
-                    n=job.runs,
-                    max_tokens=job.cap,
-                    detokenize=False,
-                    **settings[number].request(self.tokenizer),
-                )
-                for number in chosen
-            }
-            jobs = [(number, one) for one in asked for number in chosen]
+        params = [
+            SamplingParams(
+                temperature=job.temperature,
+                top_p=job.top_p,
+                top_k=job.top_k,
+                n=job.runs,
+                max_tokens=job.cap,
+                detokenize=False,
+                **one.request(self.tokenizer),
+            )
+            for one in settings
+        ]
+        out: list[list[Any]] = [[None] * len(asked) for _ in settings]
+        names = [one.name for one in settings]
+        plain = out[names.index("none")] if "none" in names and job.temperature == 0 else None
+        for group in range(3):
+            jobs = [
+                (number, place)
+                for place in range(len(asked))
+                for number, one in enumerate(settings)
+                if _group(one) == group and not (group and plain and _reuse(one, plain[place], out[number], place))
+            ]
             outputs = self.llm.generate(
-                [{"prompt_token_ids": one.ids} for _, one in jobs],
+                [{"prompt_token_ids": asked[place].ids} for _, place in jobs],
                 [params[number] for number, _ in jobs],
                 use_tqdm=False,
             )
-            for (number, _), output in zip(jobs, outputs, strict=True):
-                out[number].append(output.outputs)
+            for (number, place), output in zip(jobs, outputs, strict=True):
+                out[number][place] = output.outputs
         return out
 
     def _text(self, output: Any) -> str:
         return self.tokenizer.decode(output.token_ids, skip_special_tokens=True)
+
+
+def _group(one: Penalty) -> int:
+    """Return when a penalty's outputs are written: first those without a penalty, last those of vLLM's own penalties."""
+    return 0 if one.name == "none" else 2 if family(one.name) in OWN else 1
+
+
+def _reuse(one: Penalty, plain: list[Any], outputs: list[Any], place: int) -> bool:
+    """Take the outputs without a penalty if this penalty is idle on them; return whether it is."""
+    if one.config is None or not all(is_idle(one.config, output.token_ids) for output in plain):
+        return False
+    outputs[place] = plain
+    return True
 
 
 def measured(output: Any) -> dict[str, Any]:

@@ -27,6 +27,7 @@ __all__ = [
     "compress",
     "compress_buffer",
     "compression_rate",
+    "copied_positions",
     "copy_share",
     "exact_marginal_codelengths",
     "gate_opening",
@@ -174,17 +175,28 @@ def copy_share(
     >>> copy_share([7, 8] * 30), copy_share(range(60)), copy_share([7, 8] * 20)
     (0.95, 0.0, 0.0)
     """
-    context, n, t = list(context), max(2, min_match_length), len(context)
+    context, t = list(context), len(context)
     if 2 * t < gate_window:
         return 0.0
     recent = min(gate_window, t)
-    copied = 0
+    seen = context[-recent - window_size - max(2, min_match_length) + 1 :]  # earlier tokens do not matter
+    return sum(copied_positions(seen, window_size, min_match_length)[-recent:]) / recent
+
+
+def copied_positions(context: Sequence[int], window_size: int, min_match_length: int) -> list[bool]:
+    """Return for each position whether it is copied; `copy_share` says when it is.
+
+    >>> copied_positions([1, 2, 3, 1, 2, 3], window_size=3, min_match_length=2)
+    [False, False, False, False, True, True]
+    """
+    n = max(2, min_match_length)
+    copied = []
     newest: dict[tuple[int, ...], int] = {}  # where each n-gram ended last; its other ends are further back
-    for i in range(max(t - recent - window_size, n - 1), t):
-        ngram = tuple(context[i - n + 1 : i + 1])
-        copied += i >= t - recent and i - newest.get(ngram, -window_size - 1) <= window_size
+    for i in range(len(context)):
+        ngram = tuple(context[max(0, i - n + 1) : i + 1])  # the first ones are shorter, and never found
+        copied.append(len(ngram) == n and i - newest.get(ngram, -window_size - 1) <= window_size)
         newest[ngram] = i
-    return copied / recent
+    return copied
 
 
 def gate_opening(share: float, gate_low: float, gate_high: float) -> float:
