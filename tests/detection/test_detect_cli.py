@@ -50,7 +50,7 @@ def test_every_kind_of_file_at_once(folder):
         (str(folder / "loop.txt"), None),
     ]
     assert worst[0]["verdicts"][0] == {
-        "criterion": "tandem", "start": 0, "length": 800, "copies": 200.0, "unit": "No! ", "wasted": 796,
+        "criterion": "tandem", "start": 0, "length": 800, "copies": 200.0, "unit": "No! ", "wasted": 796, "skeleton": None,
         "unit_length": 4,
     }  # fmt: skip
 

@@ -4,6 +4,7 @@ import ast
 import base64
 import contextlib
 import io
+import json
 import lzma
 import random
 import re
@@ -94,7 +95,40 @@ def test_any_bytes_are_text_or_a_problem(data):
         found = decode(Record("x", line, data), Reading())
         if not isinstance(found, Problem):
             assert line is None
-            assert data.decode("utf-8-sig") in (found, found + "\n", found + "\r\n")
+            assert not found.capped
+            assert data.decode("utf-8-sig") in (found.text, found.text + "\n", found.text + "\r\n")
+
+
+@pytest.mark.parametrize(
+    ("row", "field", "capped"),
+    [
+        ({"text": "a", "finish_reason": "length"}, "text", True),
+        ({"text": "a", "finish_reason": "stop"}, "text", False),
+        ({"text": "a", "stop_reason": "max_tokens"}, "text", True),
+        ({"text": "a"}, "text", False),
+        ({"text": "a", "finish_reason": 3}, "text", False),
+        ({"choices": [{"message": {"content": "a"}, "finish_reason": "length"}]}, "choices.0.message.content", True),
+        ({"choices": [{"text": "a", "finish_reason": "stop"}], "finish_reason": "length"}, "choices.0.text", False),
+        ({"a": {"b": "x"}, "finish_reason": "length"}, "a.b", True),
+    ],
+)
+def test_a_record_says_whether_its_text_was_cut_off(row, field, capped):
+    record = Record("x", 1, json.dumps(row).encode())
+    assert decode(record, Reading(field=field)).capped is capped
+    assert decode(record, Reading(field=field, capped=True)).capped is True
+
+
+def test_criteria_depend_on_the_end_of_the_text(tmp_path):
+    chain = "".join(f"    elif n == {i}:\n        return {i * i}\n" for i in range(60))
+    rows = [{"text": chain, "finish_reason": reason} for reason in ("length", "stop")]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = list(scan([str(tmp_path / "x.jsonl")], Scan()))
+    assert [[one.criterion for one in document.verdicts] for document in found] == [["structure"], []]
+    assert found[0].verdicts[0].skeleton == r"w # \n w = # : \n"
+    (tmp_path / "x.txt").write_text(chain)
+    (plain,) = scan([str(tmp_path / "x.txt")], Scan())
+    (cut,) = scan([str(tmp_path / "x.txt")], Scan(reading=Reading(capped=True)))
+    assert (plain.flagged, cut.flagged) == (False, True)
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path):

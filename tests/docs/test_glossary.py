@@ -8,6 +8,7 @@ import pytest
 from lz_penalty import LZPenaltyConfig, loops
 from lz_penalty.detection import (
     RepetitionDetector,
+    _structure,
     _substrings,
     _tandem,
     find_counter,
@@ -15,7 +16,6 @@ from lz_penalty.detection import (
     find_edited,
     is_loop,
 )
-from lz_penalty.detection._verdict import Limits
 from lz_penalty.engines.transformers import RepetitionStoppingCriteria
 from lz_penalty.policy import _rules, _tracking
 from tests.support import ROOT
@@ -50,7 +50,13 @@ THRESHOLDS = {  # the beginning of the row, copies, length
         [_tandem.DEGENERATE_COPIES],
         [_tandem.DEGENERATE_COPIES * _substrings.MIN_LENGTH],
     ),
-    "criterion `tandem`": ([Limits().min_copies], ENDLESS),
+    "criterion `tandem`": (
+        [_tandem.LOOP_COPIES, _tandem.DEGENERATE_COPIES],
+        [*ENDLESS, _tandem.SHORT_UNIT_CHARACTERS],
+    ),
+    "criterion `block`": ([_structure.BLOCK_COPIES], [_structure.BLOCK_AFTER]),
+    "criterion `structure`": ([_structure.STRUCTURE_COPIES], [length for length, _ in _structure.STRUCTURE_RULES]),
+    "criterion `gram30`": ([_substrings.GRAM_COUNT], [_substrings.GRAM_WORDS]),
     "criterion `drift`": ([default(find_drift, "min_copies"), default(find_drift, "min_units")], ENDLESS),
     "criterion `counter`": ([default(find_counter, "min_copies")], ENDLESS),
     "criterion `edited`": ([default(find_edited, "min_copies")], ENDLESS),

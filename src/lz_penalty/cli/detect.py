@@ -30,7 +30,16 @@ LOOPS, UNREAD = 1, 3  # exit codes
 def detect(
     paths: list[str] = typer.Argument(..., metavar="PATH...", help="Files; `-` is standard input."),
     criterion: list[str] = typer.Option(
-        ["tandem"], "--criterion", "-c", help="tandem, paper20, drift, counter or edited; may be repeated."
+        None,
+        "--criterion",
+        "-c",
+        help="tandem, block, structure, counter, drift, edited, paper20 or gram30; may be repeated. By default tandem, and "
+        "for texts that a limit cut off also block and structure.",
+    ),
+    capped: bool = typer.Option(
+        False,
+        "--capped",
+        help="A limit on tokens cut off all texts. A finish_reason beside a text says so for this text.",
     ),
     min_copies: float = typer.Option(None, help="tandem: the least number of adjacent copies."),
     min_length: int = typer.Option(None, help="tandem: the least number of characters of all copies together."),
@@ -80,11 +89,13 @@ def detect(
         raise LZPenaltyError("--every: needs --out.")
     client = _judge(judge_model, judge_url, judge_key_variable, judge_cache, judge_prices, judge_concurrency)
     limits = Limits(**_given(min_copies=min_copies, min_length=min_length), at_end=not anywhere)
-    reading = Reading(format, field, **_given(max_record=max_record))
-    settings = Scan(tuple(dict.fromkeys(criterion)), limits, reading, judge if client else "none")
+    reading = Reading(format, field, **_given(max_record=max_record), capped=capped)
+    settings = Scan(
+        tuple(dict.fromkeys(criterion)) if criterion else None, limits, reading, judge if client else "none"
+    )
     if (ray or ray_address) and workers != 1:
         raise LZPenaltyError("--workers and --ray cannot be used together: Ray has its own workers. Choose one.")
-    summary = Summary(settings.criteria, worst)
+    summary = Summary(settings.names, worst)
     screen = Console(stderr=True)
     with _writing(out, paths) as write, _progress(paths, screen) as (progress, tick):
         if ray or ray_address:
@@ -179,6 +190,12 @@ def _show(summary: Summary, judge: Judge | None, as_json: bool) -> None:
     console.print(table)
     if summary.worst():
         console.print(_examples(summary.worst()))
+    if summary.missed:
+        names = ", ".join(f"{name} ({count:,})" for name, count in summary.missed.items())
+        console.print(
+            f"Of {summary.sampled:,} documents without a verdict that were examined again, other criteria would flag some: "
+            f"{names}. Add them with --criterion, or give --capped if a limit on tokens cut the texts off."
+        )
     if usage:
         spent = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in usage.items() if value)
         console.print(f"judge: {spent}; {summary.judged['unknown']:,} of {summary.judged['asked']:,} without an answer")

@@ -160,4 +160,5 @@ def _ordered(
 def _result(row: dict[str, Any]) -> Document | Problem:
     if "message" in row:
         return Problem(**row)
-    return Document(**row | {"verdicts": tuple(Verdict(**verdict) for verdict in row["verdicts"])})
+    missed = row["missed"] and tuple(row["missed"])
+    return Document(**row | {"verdicts": tuple(Verdict(**one) for one in row["verdicts"]), "missed": missed})

@@ -15,14 +15,15 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
-from lz_penalty._checks import choice, integer
+from lz_penalty._checks import boolean, choice, integer
 from lz_penalty.detection._parquet_rows import column_texts, list_index
 from lz_penalty.errors import bad_value
 
 __all__ = [
     "MAX_RECORD",
+    "Decoded",
     "Problem",
     "Reading",
     "Record",
@@ -36,6 +37,8 @@ __all__ = [
 
 MAX_RECORD = 8 * 2**20
 STDIN = "-"
+# Why a text ended, in the words of OpenAI, vLLM, SGLang, llama.cpp and Anthropic: fields, and values that mean a limit.
+CUT_OFF = {"finish_reason": ("length", "max_tokens"), "stop_reason": ("length", "max_tokens")}
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
 BOM = b"\xef\xbb\xbf"
 # Errors of a file that is missing, forbidden, broken or cut short; pyarrow's errors are among them.
@@ -76,6 +79,13 @@ class Record:
         return self.line is not None and isinstance(self.data, bytes) and not self.data.strip()
 
 
+class Decoded(NamedTuple):
+    """The text of a document, and whether a limit on tokens cut it off."""
+
+    text: str
+    capped: bool
+
+
 @dataclass(frozen=True)
 class Reading:
     """The settings for reading documents.
@@ -84,15 +94,19 @@ class Reading:
         format: `text` (one document per file), `jsonl`, `parquet`, or `auto`: by the file's name, else text.
         field: the path of the text in a JSON line or a Parquet row: names of fields and indices of lists, with dots.
         max_record: the largest allowed size in bytes of a text file, a whole JSON line, or a text in a Parquet file.
+        capped: whether a limit on tokens cut off all texts. If not, the fields `finish_reason` and `stop_reason` of a JSON
+            line say so for its text.
     """
 
     format: str = "auto"
     field: str = "text"
     max_record: int = MAX_RECORD
+    capped: bool = False
 
     def __post_init__(self) -> None:
         choice("auto", "text", "jsonl", "parquet")("format", self.format)
         integer(1, 2**30)("max_record", self.max_record)
+        boolean("capped", self.capped)
         if not isinstance(self.field, str) or not all(map(_is_part, self.field.split("."))) or len(self.field) > 1_000:
             raise bad_value("field", self.field, "names and numbers separated by dots, such as text or choices.0.text")
 
@@ -281,20 +295,33 @@ def _no_text(kind: str | None, reading: Reading, fields: str) -> str:
     return f"field {reading.field!r} contains {kind}, not text ({fields}); choose another with --field."
 
 
-def decode(record: Record, reading: Reading) -> str | Problem:
-    """Return the text of a document, or the problem with it."""
+def decode(record: Record, reading: Reading) -> Decoded | Problem:
+    """Return the text of a document and whether it was cut off, or the problem with it."""
     if isinstance(record.data, str):
-        return record.data
+        return Decoded(record.data, reading.capped)
     found = parse(record)
     if isinstance(found, Problem):
         return found
     if record.line is None:
-        return found.removesuffix("\r\n" if found.endswith("\r\n") else "\n")  # the line end of the file
+        text = found.removesuffix("\r\n" if found.endswith("\r\n") else "\n")  # the line end of the file
+        return Decoded(text, reading.capped)
     text = dig(found, reading.field)
     if not isinstance(text, str):
         kind = None if text is None else type(text).__name__
         return Problem(record.source, record.line, _no_text(kind, reading, fields_of(found)))
-    return text
+    return Decoded(text, reading.capped or _cut_off(found, reading.field))
+
+
+def _cut_off(found: Any, field: str) -> bool:
+    """Return whether the record says that a limit on tokens cut the text off, beside the text or in an object around it."""
+    parts = field.split(".")
+    for size in reversed(range(len(parts))):
+        around = dig(found, ".".join(parts[:size])) if size else found
+        if isinstance(around, dict):
+            reasons = {name: around[name] for name in CUT_OFF if isinstance(around.get(name), str)}
+            if reasons:
+                return any(reason in CUT_OFF[name] for name, reason in reasons.items())
+    return False
 
 
 def parse(record: Record) -> Any | Problem:

@@ -7,6 +7,7 @@ this is true for most long texts (" the "). This module reproduces that criterio
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +19,15 @@ from lz_penalty._checks import integer
 from lz_penalty.detection._tandem import DEGENERATE_COPIES, MAX_ITEMS, Items, as_array
 from lz_penalty.errors import BackendUnavailableError
 
-__all__ = ["RepeatedSubstring", "paper20", "repeated_substrings"]
+__all__ = ["RepeatedGram", "RepeatedSubstring", "paper20", "repeated_gram", "repeated_substrings"]
 
 MIN_LENGTH = 3
 MIN_COUNT = DEGENERATE_COPIES
+GRAM_WORDS, GRAM_COUNT = 30, 20  # as in "Wait, Wait, Wait" (arXiv 2512.12895), which counts tokens
 FIRST_LOOK = 4096  # items that are counted first; each further attempt counts twice as many
+
+
+_WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,52 @@ class RepeatedSubstring:
     def length(self) -> int:
         """The number of items in the substring."""
         return len(self.substring)
+
+
+@dataclass(frozen=True)
+class RepeatedGram:
+    """Words that recur in the same order.
+
+    Args:
+        gram: the words, with single blanks between them.
+        count: the number of occurrences, which may overlap.
+        start: the position of the first occurrence.
+        end: where the last occurrence ends, exclusive.
+    """
+
+    gram: str
+    count: int
+    start: int
+    end: int
+
+
+def repeated_gram(text: str, size: int = GRAM_WORDS, min_count: int = GRAM_COUNT) -> RepeatedGram | None:
+    """Return the most frequent sequence of `size` words, or `None` if it occurs less often than `min_count` times.
+
+    Other studies call a text a loop if some 30-gram occurs at least 20 times. They count tokens; this counts words and
+    numbers, whatever is between them.
+
+    >>> repeated_gram("Wait, let me think about it again. " * 30).count
+    26
+    >>> repeated_gram("Wait, let me think about it again. " * 20) is None
+    True
+    """
+    size, min_count = integer(1, 1_000)("size", size), integer(2, MAX_ITEMS)("min_count", min_count)
+    words = list(_WORD.finditer(text))
+    if len(words) < size + min_count - 1:
+        return None
+    known: dict[str, int] = {}
+    ids = np.array([known.setdefault(word.group(), len(known)) for word in words], dtype=np.uint64)
+    keys = np.zeros(len(ids) - size + 1, dtype=np.uint64)
+    for place in range(size):
+        keys = keys * np.uint64(0x9E3779B97F4A7C15) + ids[place : place + len(keys)] + np.uint64(1)
+    _, first, which, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    best = int(np.lexsort((first, -counts))[0])
+    if counts[best] < min_count:
+        return None
+    begin, last = int(first[best]), int(np.flatnonzero(which == best)[-1])
+    gram = " ".join(word.group() for word in words[begin : begin + size])
+    return RepeatedGram(gram, int(counts[best]), words[begin].start(), words[last + size - 1].end())
 
 
 def paper20(text: Items, min_length: int = MIN_LENGTH, min_count: int = MIN_COUNT) -> bool:

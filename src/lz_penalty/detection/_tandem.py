@@ -21,6 +21,7 @@ __all__ = [
     "Repetition",
     "as_array",
     "endless_length",
+    "find_endless",
     "find_repetition",
     "find_repetitions",
     "is_degenerate",
@@ -35,6 +36,7 @@ LOOP_COPIES = 5
 LOOP_LENGTH = 60
 ENDLESS_TOKENS = 80  # docs/detection.md explains this and the next value
 ENDLESS_CHARACTERS = 300
+SHORT_UNIT_CHARACTERS = 120  # is enough for a short unit: 20 copies or more
 STOP_LENGTH = 480  # items of a run that stops a stream; long, because a stopped stream cannot recover
 
 Items = Sequence[int] | npt.NDArray[np.integer[Any]] | str | bytes
@@ -156,7 +158,7 @@ def is_loop(sequence: Items) -> bool:
 
 
 def is_endless(sequence: Items) -> bool:
-    """Return whether the sequence ends inside a loop: at least 5 copies that fill 80 token ids or 300 characters.
+    """Return whether the sequence ends inside a loop: what `find_endless` finds.
 
     This is the verdict `tandem`. A table, a matrix or a list may repeat as much, but it ends; a loop runs until the limit.
     With these thresholds no legitimate text of the labelled set is flagged (docs/detection.md).
@@ -164,7 +166,23 @@ def is_endless(sequence: Items) -> bool:
     >>> is_endless("[" + "0, " * 200), is_endless("[" + "0, " * 200 + "0]")
     (True, False)
     """
-    return find_repetition(sequence, min_length=endless_length(sequence), at_end=True) is not None
+    return find_endless(sequence) is not None
+
+
+def find_endless(sequence: Items) -> Repetition | None:
+    """Return the copies that the sequence ends with, or `None`: 5 copies or more that fill 80 token ids or 300 characters.
+
+    If there are 20 copies or more, 120 characters are enough.
+
+    >>> find_endless("Non! " * 25).copies, find_endless("Non! " * 15)
+    (25.0, None)
+    """
+    least = endless_length(sequence)
+    short = min(least, SHORT_UNIT_CHARACTERS)
+    if isinstance(sequence, (str, bytes)) and sequence.rfind(sequence[-64:], 0, -1) < 0:  # type: ignore[arg-type]
+        return None  # the last 96 characters of 5 copies occur before: a quick look
+    found = find_repetitions(sequence, min_copies=LOOP_COPIES, min_length=short, at_end=True)
+    return next((one for one in found if one.length >= least or one.copies >= DEGENERATE_COPIES), None)
 
 
 def endless_length(sequence: Items) -> int:

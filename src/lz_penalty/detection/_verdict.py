@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from lz_penalty.detection._drift import find_drift
-from lz_penalty.detection._substrings import FIRST_LOOK, MIN_COUNT
-from lz_penalty.detection._tandem import ENDLESS_CHARACTERS, LOOP_COPIES, as_array, find_repetition
-from lz_penalty.detection._tolerant import CounterRun, EditedRun, find_counter, find_edited
+from lz_penalty.detection._structure import find_block, find_structure
+from lz_penalty.detection._substrings import FIRST_LOOK, MIN_COUNT, repeated_gram
+from lz_penalty.detection._tandem import (
+    ENDLESS_CHARACTERS,
+    LOOP_COPIES,
+    Repetition,
+    as_array,
+    find_endless,
+    find_repetition,
+)
+from lz_penalty.detection._tolerant import NearCopies, find_counter, find_edited
 
-__all__ = ["CRITERIA", "Limits", "Verdict", "dual"]
+__all__ = ["CAPPED", "CRITERIA", "FINISHED", "Limits", "Verdict", "dual"]
+
+# The criteria that `detect` uses by default: for texts that ended by themselves, and for texts that a limit cut off.
+FINISHED = ("tandem",)
+CAPPED = ("tandem", "block", "structure")
 
 
 @dataclass(frozen=True)
@@ -21,13 +33,13 @@ class Limits:
     """When repetition counts as a loop. docs/detection.md gives the error rates of the defaults.
 
     Args:
-        min_copies: adjacent copies that `tandem` needs; other criteria have their own limits.
-        min_length: characters that `tandem` needs.
+        min_copies: adjacent copies that `tandem` needs, 5 by default; other criteria have their own limits.
+        min_length: characters that `tandem` needs, 300 by default. If neither is given, 120 are enough for 20 copies.
         at_end: whether the copies of `tandem`, `counter` and `edited` must reach the end of the text.
     """
 
-    min_copies: float = LOOP_COPIES
-    min_length: int = ENDLESS_CHARACTERS
+    min_copies: float | None = None
+    min_length: int | None = None
     at_end: bool = True
 
 
@@ -42,6 +54,7 @@ class Verdict:
         copies: how often the unit occurs.
         unit: the text that is repeated.
         wasted: characters after the first copy; `None` if the copies need not be adjacent.
+        skeleton: what all copies have in common, with `w` for words and `#` for a number; `structure` alone gives it.
     """
 
     criterion: str
@@ -50,15 +63,40 @@ class Verdict:
     copies: float
     unit: str
     wasted: int | None
+    skeleton: str | None = None
 
 
 def tandem(text: str, limits: Limits) -> Verdict | None:
     """Find adjacent copies of one unit."""
-    found = find_repetition(text, min_copies=limits.min_copies, min_length=limits.min_length, at_end=limits.at_end)
+    if limits == Limits():
+        return _of_copies("tandem", find_endless(text))
+    copies = LOOP_COPIES if limits.min_copies is None else limits.min_copies
+    length = ENDLESS_CHARACTERS if limits.min_length is None else limits.min_length
+    return _of_copies("tandem", find_repetition(text, min_copies=copies, min_length=length, at_end=limits.at_end))
+
+
+def block(text: str, _: Limits) -> Verdict | None:
+    """Find copies of one unit at the end of the text; two are enough if the unit is long. For texts that were cut off."""
+    return _of_copies("block", find_block(text))
+
+
+def _of_copies(name: str, found: Repetition | None) -> Verdict | None:
     if found is None:
         return None
-    wasted = found.length - found.period
-    return Verdict("tandem", found.start, found.length, found.copies, str(found.unit), wasted)
+    return Verdict(name, found.start, found.length, found.copies, str(found.unit), found.length - found.period)
+
+
+def structure(text: str, _: Limits) -> Verdict | None:
+    """Find a frame that is repeated at the end of the text with other words or numbers. For texts that were cut off."""
+    found = find_structure(text)
+    verdict = _of_run("structure", found)
+    return replace(verdict, skeleton=found.skeleton) if found and verdict else None
+
+
+def gram30(text: str, _: Limits) -> Verdict | None:
+    """Find 30 words in a row that occur at least 20 times anywhere, as other studies do."""
+    found = repeated_gram(text)
+    return Verdict("gram30", found.start, found.end - found.start, found.count, found.gram, None) if found else None
 
 
 def paper20(text: str, _: Limits) -> Verdict | None:
@@ -110,7 +148,7 @@ def edited(text: str, limits: Limits) -> Verdict | None:
     return _of_run("edited", find_edited(text, at_end=limits.at_end))
 
 
-def _of_run(name: str, found: CounterRun | EditedRun | None) -> Verdict | None:
+def _of_run(name: str, found: NearCopies | None) -> Verdict | None:
     if found is None:
         return None
     length = found.end - found.start
@@ -118,7 +156,7 @@ def _of_run(name: str, found: CounterRun | EditedRun | None) -> Verdict | None:
 
 
 CRITERIA: dict[str, Callable[[str, Limits], Verdict | None]] = {
-    criterion.__name__: criterion for criterion in (tandem, paper20, drift, counter, edited)
+    criterion.__name__: criterion for criterion in (tandem, block, structure, counter, drift, edited, paper20, gram30)
 }
 
 

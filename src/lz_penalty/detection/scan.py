@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lz_penalty._checks import choice, integer, real
 from lz_penalty.detection._records import Problem, Reading, Record, decode, read
 from lz_penalty.detection._tandem import MAX_ITEMS
-from lz_penalty.detection._verdict import CRITERIA, Limits, Verdict, dual
+from lz_penalty.detection._verdict import CAPPED, CRITERIA, FINISHED, Limits, Verdict, dual
 from lz_penalty.detection.judge import Judge, Judgement
 from lz_penalty.errors import LZPenaltyError
 
@@ -32,6 +33,9 @@ __all__ = [
     "scan_ray",
 ]
 
+# Some documents without a verdict are examined again with the criteria that were not asked for, to suggest one of them.
+SUGGESTED = ("block", "structure", "counter", "drift")
+SAMPLE_EVERY, SAMPLE_CHARACTERS = 8, 4_096
 BATCH_BYTES = 2**20  # sent to another process at once
 LONGEST_UNIT = 200  # characters of a unit in results
 JUDGE_CHARACTERS = 16 * 2**20  # in texts that wait for the judge
@@ -52,31 +56,45 @@ class Scan:
     """The settings of a scan.
 
     Args:
-        criteria: "tandem", "paper20", "drift", "counter" or "edited".
+        criteria: names of criteria, for all texts. By default `tandem`, and for texts that a limit cut off also `block`
+            and `structure`.
         limits: when copies count as a loop.
         reading: how to read files.
         keep_text: which documents keep their text for the judge: "none", "flagged" or "all".
     """
 
-    criteria: tuple[str, ...] = ("tandem",)
+    criteria: tuple[str, ...] | None = None
     limits: Limits = field(default_factory=Limits)
     reading: Reading = field(default_factory=Reading)
     keep_text: str = "none"
 
     def __post_init__(self) -> None:
-        for name in self.criteria:
+        for name in self.names:
             choice(*CRITERIA)("criterion", name)
-        real(2, 1_000_000)("min_copies", self.limits.min_copies)
-        integer(1, MAX_ITEMS)("min_length", self.limits.min_length)
+        if self.limits.min_copies is not None:
+            real(2, 1_000_000)("min_copies", self.limits.min_copies)
+        if self.limits.min_length is not None:
+            integer(1, MAX_ITEMS)("min_length", self.limits.min_length)
         choice("none", "flagged", "all")("keep_text", self.keep_text)
-        if not self.limits.at_end and not {"tandem", "counter", "edited"} & set(self.criteria):
+        if not self.limits.at_end and not {"tandem", "counter", "edited"} & set(self.names):
             raise LZPenaltyError(
                 "anywhere: only tandem, counter and edited are limited to the end, and none is requested. Leave it out."
             )
-        if replace(self.limits, at_end=True) != Limits() and "tandem" not in self.criteria:
+        if replace(self.limits, at_end=True) != Limits() and "tandem" not in self.names:
             raise LZPenaltyError(
                 "min_copies and min_length are limits of the criterion tandem, which is not requested. Leave them out."
             )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all criteria that may be used."""
+        return CAPPED if self.criteria is None else self.criteria
+
+    def of(self, capped: bool) -> tuple[str, ...]:
+        """Return the criteria for a text; `capped` says whether a limit on tokens cut it off."""
+        if self.criteria is not None:
+            return self.criteria
+        return CAPPED if capped else FINISHED
 
 
 @dataclass(frozen=True)
@@ -89,6 +107,8 @@ class Document:
         characters: the length of the document.
         verdicts: one for each criterion that found a loop.
         judgement: the judge's verdict, if the judge was asked.
+        capped: whether a limit on tokens cut the text off.
+        missed: criteria that were not asked for and would find a loop; `None` if the document was not examined with them.
         text: the text, which is kept for the judge only.
     """
 
@@ -97,6 +117,8 @@ class Document:
     characters: int
     verdicts: tuple[Verdict, ...] = ()
     judgement: Judgement | None = None
+    capped: bool = False
+    missed: tuple[str, ...] | None = None
     text: str | None = None
 
     @property
@@ -112,6 +134,7 @@ class Document:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain data, with long units cut."""
         row: dict[str, Any] = {"source": self.source, "line": self.line, "characters": self.characters}
+        row["capped"] = self.capped
         row["verdicts"] = [
             asdict(one) | {"unit": one.unit[:LONGEST_UNIT], "unit_length": len(one.unit)} for one in self.verdicts
         ]
@@ -122,12 +145,26 @@ class Document:
 
 def examine(record: Record | Problem, settings: Scan) -> Document | Problem:
     """Return one document with its verdicts."""
-    text = record if isinstance(record, Problem) else decode(record, settings.reading)
-    if isinstance(text, Problem):
-        return text
-    found = tuple(verdict for name in settings.criteria if (verdict := CRITERIA[name](text, settings.limits)))
-    keep = settings.keep_text == "all" or (settings.keep_text == "flagged" and bool(found))
-    return Document(record.source, record.line, len(text), found, text=text if keep else None)
+    found = record if isinstance(record, Problem) else decode(record, settings.reading)
+    if isinstance(found, Problem):
+        return found
+    text = found.text
+    verdicts = tuple(one for name in settings.of(found.capped) if (one := CRITERIA[name](text, settings.limits)))
+    missed = _missed(text, settings) if not verdicts and _is_sampled(text) else None
+    keep = settings.keep_text == "all" or (settings.keep_text == "flagged" and bool(verdicts))
+    kept = text if keep else None
+    return Document(record.source, record.line, len(text), verdicts, capped=found.capped, missed=missed, text=kept)
+
+
+def _is_sampled(text: str) -> bool:
+    """Return whether a document is in the sample. Only its end decides, so that every way of reading takes the same ones."""
+    return zlib.crc32(text[-64:].encode("utf-8", "replace")) % SAMPLE_EVERY == 0
+
+
+def _missed(text: str, settings: Scan) -> tuple[str, ...]:
+    """Return the criteria that were not asked for and find a loop in the end of the text."""
+    others = (name for name in SUGGESTED if name not in settings.of(False))
+    return tuple(name for name in others if CRITERIA[name](text[-SAMPLE_CHARACTERS:], Limits()))
 
 
 def scan(
@@ -237,6 +274,8 @@ class Summary:
     first_problems: list[Problem] = field(default_factory=list)
     judged: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("asked", "loop", "no loop", "unknown"), 0))
     dual: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("loop", "unknown"), 0))
+    sampled: int = 0
+    missed: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.by_criterion = {name: Tally() for name in self.criteria}
@@ -253,6 +292,10 @@ class Summary:
         self.characters += result.characters
         if result.judgement is not None:
             self._add_judgement(result)
+        if result.missed is not None:
+            self.sampled += 1
+            for name in result.missed:
+                self.missed[name] = self.missed.get(name, 0) + 1
         if not result.flagged:
             return
         self.flagged += 1
@@ -292,6 +335,8 @@ class Summary:
                 for name, tally in self.by_criterion.items()
             },
         }
+        if self.missed:
+            out["suggested"] = {"sampled": self.sampled, "criteria": self.missed}
         if self.judged["asked"]:
             out |= {"judge": self.judged, "dual": self.dual | {"share": self.share(self.dual["loop"])}}
         out["worst"] = [document.to_dict() for document in self.worst()]

@@ -35,7 +35,7 @@ def is_idle(config: LZPenaltyConfig, output: Sequence[int]) -> bool:
 def _largest_share(config: LZPenaltyConfig, output: Sequence[int]) -> float:
     """Return the largest copy share of all beginnings of the output."""
     window = config.gate_window
-    least = 2 if config.formula == "sglang" else config.min_match_length
+    least = 2 if config.formula == "sglang" else config.min_match_length or 2
     copied = [0, *accumulate(copied_positions(output, config.window_size, least))]
     ends = range((window + 1) // 2, len(output) + 1)  # the share is 0 before that
     return max(((copied[end] - copied[max(0, end - window)]) / min(window, end) for end in ends), default=0.0)

@@ -1,0 +1,36 @@
+"""Beginnings of files that invite a model to repeat itself: tables of cases, chains of branches, lists of tests."""
+
+from __future__ import annotations
+
+PROMPTS = (
+    "def number_to_word(n):\n    if n == 0:\n        return 'zero'\n    elif n == 1:\n        return 'one'\n",
+    "# Unit tests of the function add\nimport unittest\nfrom sums import add\n\nclass TestAdd(unittest.TestCase):\n    def test_1(self):\n",
+    "def test_is_prime():\n    assert is_prime(2) == True\n    assert is_prime(3) == True\n",
+    "CREATE TABLE customers (id INT, name VARCHAR(50), city VARCHAR(50));\n\nINSERT INTO customers VALUES (1, 'John', 'Berlin');\n",
+    "const countries = {\n  'DE': 'Germany',\n  'FR': 'France',\n",
+    "switch (code) {\n    case 200:\n        return \"OK\";\n    case 201:\n",
+    "#include <stdio.h>\n\nint main() {\n    int a = 1;\n    int b = 2;\n    printf(\"%d\\n\", a);\n",
+    "<ul>\n  <li><a href=\"page1.html\">Page 1</a></li>\n  <li><a href=\"page2.html\">Page 2</a></li>\n",
+    "# Configuration of the servers\nserver1:\n  host: 10.0.0.1\n  port: 8080\nserver2:\n",
+    "public class Person {\n    private String firstName;\n    private String lastName;\n    private int age;\n\n    public String getFirstName() {\n",
+    "function isEven(n) {\n  if (n === 0) return true;\n  if (n === 1) return false;\n  if (n === 2) return true;\n",
+    "// A list of all HTTP headers\nvar headers = [\n  'Accept',\n  'Accept-Charset',\n",
+    "def fizzbuzz():\n    print(1)\n    print(2)\n    print('Fizz')\n",
+    "test_cases = [\n    {'input': [1, 2, 3], 'expected': 6},\n    {'input': [4, 5], 'expected': 9},\n",
+    "struct Color { int r, g, b; };\n\nColor colors[] = {\n    {255, 0, 0},    // red\n    {0, 255, 0},    // green\n",
+    "body {\n  margin: 0;\n}\n\n.m-1 { margin: 1px; }\n.m-2 { margin: 2px; }\n",
+    "# The history of the world, year by year\n\n## 1900\n",
+    "import pandas as pd\n\n# Load the data\ndf = pd.read_csv('data.csv')\n\n# Print the first rows\nprint(df.head())\n\n",
+    "class Node:\n    def __init__(self, value):\n        self.value = value\n        self.next = None\n\nclass LinkedList:\n",
+    "SELECT id, name\nFROM users\nWHERE id = 1\nUNION\nSELECT id, name\nFROM users\nWHERE id = 2\n",
+    "try:\n    x = int(input())\nexcept ValueError:\n    print('error')\n",
+    "export const ADD_TODO = 'ADD_TODO';\nexport const REMOVE_TODO = 'REMOVE_TODO';\n",
+    "/**\n * Returns the sum of two numbers.\n * @param {number} a\n * @param {number} b\n */\nfunction add(a, b) {\n  return a + b;\n}\n\n/**\n",
+    "package main\n\nimport \"testing\"\n\nfunc TestAdd(t *testing.T) {\n\tif Add(1, 2) != 3 {\n\t\tt.Error(\"1 + 2\")\n\t}\n}\n\n",
+    "Q: What is 2 + 2?\nA: 4\n\nQ: What is 3 + 5?\nA: 8\n\n",
+    "Translate to French.\nhello = bonjour\ngoodbye = au revoir\ncat =",
+    "Chapter 1\n\nThe old man walked down to the sea, as he did every morning, and",
+    "Ingredients:\n- 2 eggs\n- 100 g flour\n- 50 g sugar\n\nSteps:\n1.",
+    "log4j.logger.com.example.a=INFO\nlog4j.logger.com.example.b=INFO\n",
+    "x = 1\ny = x + 1\nz = y + 1\n",
+)
