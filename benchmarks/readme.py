@@ -38,6 +38,7 @@ TABLES: tuple[tuple[str, str, Callable[[dict[str, Any]], list[str]], str], ...] 
     ("docs/stopping.md", "detection", detection_tables.speed, "detection.json"),
     ("docs/detect-command.md", "detect-memory", detection_tables.memory, "detect_memory.json"),
     ("docs/detection.md", "rates", detection_tables.rates, "labelled.json"),
+    ("docs/detection.md", "capped", detection_tables.capped, "capped.json"),
     ("docs/detection.md", "fresh", detection_tables.fresh, "labelled.json"),
     ("docs/detection.md", "paper20", detection_tables.paper20, "labelled.json"),
     ("docs/detection.md", "thresholds", detection_tables.thresholds, "labelled.json"),

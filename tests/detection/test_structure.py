@@ -15,6 +15,7 @@ from lz_penalty.detection import (
     find_endless,
     find_structure,
     repeated_gram,
+    stop_on_repetition,
 )
 from lz_penalty.detection import _skeleton as skeleton
 from lz_penalty.detection._structure import TAIL
@@ -172,6 +173,16 @@ def test_long_texts_are_read_from_their_end_first():
     assert find_structure(loop).start >= len(text) - 40
 
 
+def test_a_stream_of_text_can_be_stopped_at_a_frame():
+    lines = [f"    elif n == {i}:\n" for i in range(500)]
+    assert list(stop_on_repetition(lines)) == lines
+    stream = stop_on_repetition(lines, structure=True)
+    assert len(list(stream)) < 60
+    assert stream.repetition.skeleton == r"w = # : \n"
+    with pytest.raises(LZPenaltyError, match="structure"):
+        list(stop_on_repetition([1, 2, 3], structure=True))
+
+
 def test_rules_are_checked():
     for rules in ((), ((200,),), ((1, 0.9),), ((200, 1.5),), [(200, 0.9)]):
         with pytest.raises(LZPenaltyError, match="rules"):
@@ -207,6 +218,8 @@ def test_a_short_unit_needs_many_copies():
     assert find_endless("Non! " * 25).unit == "Non! "
     assert find_endless("Non! " * 23) is None
     assert find_endless("Nonsense, I say! " * 8) is None
+    assert find_endless("Title\n" + "=" * 250) is None
+    assert find_endless("Title\n" + "=" * 300).unit == "="
 
 
 def test_thirty_words_twenty_times():

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lz_penalty._checks import integer, real
+from lz_penalty._checks import boolean, integer, real
+from lz_penalty.detection._structure import StructuralRun, StructureDetector
 from lz_penalty.detection._tandem import (
     DEGENERATE_COPIES,
     LOOP_COPIES,
@@ -337,6 +338,8 @@ class stop_on_repetition(Iterator[Any]):
     Args:
         stream: any iterable of token ids, of lists of token ids, of `str` (compared by code points) or of `bytes`.
         key: a function that returns one of these from an item of another type.
+        structure: whether to stop at repetition of a frame with other words or numbers too; for streams of `str`. It stops
+            long tables and lists of tests as well, so it is off by default.
         options: `max_period`, `min_copies` and `min_length` of `RepetitionDetector`. The defaults are 20 copies and 480
             items, because a stopped stream cannot recover, and a list of zeros is a run too.
 
@@ -345,12 +348,20 @@ class stop_on_repetition(Iterator[Any]):
     (480, 'ha')
     """
 
-    def __init__(self, stream: Iterable[Any], *, key: Callable[[Any], Any] | None = None, **options: Any) -> None:
-        self.repetition: Repetition | None = None
+    def __init__(
+        self,
+        stream: Iterable[Any],
+        *,
+        key: Callable[[Any], Any] | None = None,
+        structure: bool = False,
+        **options: Any,
+    ) -> None:
+        self.repetition: Repetition | StructuralRun | None = None
         self._stream = iter(stream)
         self._key = key
         limits = {"min_copies": DEGENERATE_COPIES, "min_length": STOP_LENGTH}
         self._detector = RepetitionDetector(max_rewind=0, **limits | options)
+        self._structure = StructureDetector() if boolean("structure", structure) else None
 
     def __next__(self) -> Any:
         if self.repetition is not None:
@@ -361,10 +372,13 @@ class stop_on_repetition(Iterator[Any]):
             self._stream.close()
         return item
 
-    def _push(self, tokens: Any) -> Repetition | None:
+    def _push(self, tokens: Any) -> Repetition | StructuralRun | None:
         if isinstance(tokens, str):
             found = self._detector.extend(map(ord, tokens))
-            return found and replace(found, unit="".join(map(chr, found.unit)))  # type: ignore[arg-type]
+            framed = self._structure.push(tokens) if self._structure else None
+            return replace(found, unit="".join(map(chr, found.unit))) if found else framed  # type: ignore[arg-type]
+        if self._structure is not None:
+            raise bad_value("structure", True, "False for streams that are not text, because letters are compared")
         if hasattr(tokens, "__index__") or not isinstance(tokens, Iterable):
             return self._detector.push(tokens)
         return self._detector.extend(tokens)

@@ -36,7 +36,7 @@ LOOP_COPIES = 5
 LOOP_LENGTH = 60
 ENDLESS_TOKENS = 80  # docs/detection.md explains this and the next value
 ENDLESS_CHARACTERS = 300
-SHORT_UNIT_CHARACTERS = 120  # is enough for a short unit: 20 copies or more
+SHORT_UNIT_CHARACTERS = 120  # is enough for 20 copies of a unit with a letter
 STOP_LENGTH = 480  # items of a run that stops a stream; long, because a stopped stream cannot recover
 
 Items = Sequence[int] | npt.NDArray[np.integer[Any]] | str | bytes
@@ -172,7 +172,7 @@ def is_endless(sequence: Items) -> bool:
 def find_endless(sequence: Items) -> Repetition | None:
     """Return the copies that the sequence ends with, or `None`: 5 copies or more that fill 80 token ids or 300 characters.
 
-    If there are 20 copies or more, 120 characters are enough.
+    For a unit with a letter, 20 copies that fill 120 characters are enough. A line of dashes needs 300.
 
     >>> find_endless("Non! " * 25).copies, find_endless("Non! " * 15)
     (25.0, None)
@@ -182,7 +182,13 @@ def find_endless(sequence: Items) -> Repetition | None:
     if isinstance(sequence, (str, bytes)) and sequence.rfind(sequence[-64:], 0, -1) < 0:  # type: ignore[arg-type]
         return None  # the last 96 characters of 5 copies occur before: a quick look
     found = find_repetitions(sequence, min_copies=LOOP_COPIES, min_length=short, at_end=True)
-    return next((one for one in found if one.length >= least or one.copies >= DEGENERATE_COPIES), None)
+    return next((one for one in found if one.length >= least or _is_short_unit(one)), None)
+
+
+def _is_short_unit(found: Repetition) -> bool:
+    """Return whether these are many copies of a unit that has a letter."""
+    unit = found.unit.decode("latin-1") if isinstance(found.unit, bytes) else found.unit
+    return found.copies >= DEGENERATE_COPIES and isinstance(unit, str) and any(map(str.isalpha, unit))
 
 
 def endless_length(sequence: Items) -> int:
