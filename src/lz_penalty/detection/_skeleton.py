@@ -46,7 +46,7 @@ __all__ = ["COMPILED", "REACH", "Reader"]
 REACH = 2_048  # items; a power of two
 CODES = 16_384  # characters that are kept; a power of two
 BEFORE_TEXT, BEFORE_KINDS = 3, 6
-STEPS = 16
+STEPS, LOOK = 16, 4
 PRIME = 2_147_483_647
 
 WORDS, NUMBER, LINE_END = 1, 2, 3  # kinds; a sign is 16 + its code point
@@ -320,8 +320,14 @@ def _alike(items, kept, slot, other, weight, position):
 
 @_compiled
 def _weigh(state, items, windows, shares, copies, closed):
-    """Move the window of every rule to the newest item, and say whether a rule is met."""
+    """Move the window of every rule to the newest item, and say whether a rule is met.
+
+    The copies are counted for one item in `LOOK` only, and less often while a rule stays met, because that takes long.
+    """
     count = int(state[COUNT])
+    before = int(state[MET])
+    every = LOOK if before < 0 else 32 * LOOK
+    look = (count - closed) // every != count // every
     met = -1
     for rule in range(len(shares)):
         for i in range(count - closed, count):
@@ -340,7 +346,7 @@ def _weigh(state, items, windows, shares, copies, closed):
             met < 0
             and windows[2, rule] >= windows[0, rule]
             and windows[3, rule] >= shares[rule] * windows[2, rule]
-            and _repeats(state, items, int(windows[1, rule]), copies)
+            and (_repeats(state, items, int(windows[1, rule]), copies) if look else before >= 0)
         ):
             met = rule
     state[MET] = met
