@@ -18,19 +18,24 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.capped import flags
 from benchmarks.workload import arguments, machine, write_json
 from lz_penalty import bundled_model
 from lz_penalty.detection import (
     RepetitionDetector,
+    StructureDetector,
     find_repetition,
+    find_structure,
     paper20,
     repeated_substrings,
     repetition_report,
 )
 from lz_penalty.detection import _runs as runs
+from lz_penalty.detection._verdict import CAPPED, FINISHED
 from lz_penalty.engines.transformers import RepetitionStoppingCriteria
 
 MILLION = 1_000_000
+PUSH = "us_per_push"
 SETTINGS = {
     "5 copies, 60 items": (5.0, 60),
     "20 copies": (20.0, 20),
@@ -132,17 +137,41 @@ def documents() -> dict[str, float]:
         "tandem, not ASCII": size / seconds(lambda: [find_repetition(part) for part in wide]),
         "tandem at the end": size
         / seconds(lambda: [find_repetition(part, min_length=300, at_end=True) for part in parts]),
+        "default, finished": size / seconds(lambda: [flags(part, FINISHED) for part in parts]),
+        "default, cut off": size / seconds(lambda: [flags(part, CAPPED) for part in parts]),
         "paper20": size / seconds(lambda: [paper20(part) for part in parts]),
         "repeated_substrings": size / seconds(lambda: [repeated_substrings(part) for part in parts]),
         "repetition_report": size / seconds(lambda: [repetition_report(part) for part in parts]),
     }
 
 
+def structure() -> dict[str, float]:
+    """Measure the structure of a text: seconds for 400,000 characters of bad cases, microseconds for a pushed token."""
+    size, rng = 400_000, np.random.default_rng(1)
+    random_words = " ".join(rng.choice(["ab", "cd", "efg", "h,", "i.\n"], size // 4))
+    texts = {
+        "one letter a line": "a\n" * (size // 2),
+        "words and commas": "a, " * (size // 3),
+        "counting": "".join(f"case {i}: return {i};\n" for i in range(size // 22))[:size],
+        "random words": random_words[:size],
+        "long words": ("a" * 3000 + "b" + "a" * 3000 + ",") * (size // 6002),
+    }
+    found = {name: seconds(partial(find_structure, text), 3) for name, text in texts.items()}
+    tokens = [random_words[i : i + 4] for i in range(0, size, 4)]
+
+    def push() -> None:
+        detector = StructureDetector()
+        for token in tokens:
+            detector.push(token)
+
+    return found | {PUSH: seconds(push, 3) / len(tokens) * 1e6}
+
+
 def without_numba() -> dict[str, float]:
     """Measure megabytes per second of `find_repetition` without Numba."""
     spec = importlib.util.spec_from_file_location("runs_without_numba", runs.__file__)
     module = importlib.util.module_from_spec(spec)
-    with mock.patch.dict(sys.modules, {"numba": None}):
+    with mock.patch.dict(sys.modules, {"numba": None, "lz_penalty.kernels._compiling": None}):
         spec.loader.exec_module(module)
     found = {}
     for name, text in texts(MILLION // 10).items():
@@ -206,15 +235,20 @@ def claims(data: dict) -> list[dict]:
     prose_mb_per_s = data["offline"][0]["mb_per_s"]
     growth = max(row["growth_over_linear"] for row in data["offline"])
     drift = max(row["last_over_first"] for row in data["online"])
+    framed = data["structure"]
     equal = [7] * MILLION
     at_most = {
         "1,000,000 equal tokens, a list, offline: seconds": (seconds(partial(find_repetition, equal), 3), 2.0),
         "offline, eight times the length: time over eight times the time": (growth, 2.0),
+        "structure of 400,000 characters: seconds": (max(taken for name, taken in framed.items() if name != PUSH), 2.0),
+        "structure, one token: microseconds": (framed[PUSH], 10.0),
         "online, last tenth of a million pushes over the first": (drift, 1.5),
     }
     at_least = {
         "prose, one text of 1 MB: MB/s": (prose_mb_per_s, 20.0),
         "prose, texts of 4,000 characters: MB/s": (data["documents"]["tandem"], 20.0),
+        "prose, the criteria for finished texts: MB/s": (data["documents"]["default, finished"], 20.0),
+        "prose, the criteria for texts that were cut off: MB/s": (data["documents"]["default, cut off"], 20.0),
     }
     made = [(name, *pair, pair[0] <= pair[1]) for name, pair in at_most.items()]
     made += [(name, *pair, pair[0] >= pair[1]) for name, pair in at_least.items()]
@@ -225,7 +259,7 @@ def main() -> None:
     """Measure, print, and write the results."""
     path = arguments(__doc__, "detection.json").out
     data: dict = {"machine": machine()}
-    for part in (offline, documents, without_numba, online, rewinding, stopping, claims):
+    for part in (offline, documents, structure, without_numba, online, rewinding, stopping, claims):
         data[part.__name__] = part(data) if part is claims else part()
     write_json(path, data)
     console = Console()
@@ -234,7 +268,7 @@ def main() -> None:
         for row in data[part]:
             table.add_row(*(f"{value:.2f}" if isinstance(value, float) else str(value) for value in row.values()))
         console.print(table)
-    console.print({part: data[part] for part in ("documents", "without_numba", "rewinding", "stopping")})
+    console.print({part: data[part] for part in ("documents", "structure", "without_numba", "rewinding", "stopping")})
     if not all(claim["holds"] for claim in data["claims"]):
         sys.exit("a claim does not hold")
 

@@ -180,7 +180,10 @@ def speed(data: Row) -> list[str]:
     about = (
         f"Eight times the length takes at most {growth:.1f} x eight times as long. Prose in texts of 4,000 characters: "
         f"`find_repetition` {documents['tandem']:.0f} MB/s, `paper20` {documents['paper20']:.0f}, `repeated_substrings` "
-        f"{documents['repeated_substrings']:.0f}, `repetition_report` {documents['repetition_report']:.1f}. Without Numba "
+        f"{documents['repeated_substrings']:.0f}, `repetition_report` {documents['repetition_report']:.1f}, the default of "
+        f"`detect` {documents['default, finished']:.0f} for finished texts and {documents['default, cut off']:.0f} for texts "
+        f"that were cut off. `StructureDetector`: {data['structure']['us_per_push']:.1f} us for a token of 4 characters. "
+        f"Without Numba "
         f"`find_repetition` reads {plain['prose']:.1f} MB/s of prose, {min(plain.values()):.1f} at worst. Taking four drafted "
         f"tokens back and pushing five: {data['rewinding']:.1f} us. The stopping criterion: {stopping['ordinary']:.0f} us a "
         f"row and step, {stopping['end recurs']:.0f} in a loop. One thread; {machine(data)}. `python -m benchmarks.detection`."
@@ -240,4 +243,3 @@ def capped(data: Row) -> list[str]:
     )
     titles = ["outputs of", "criterion", "loops found", "finished texts flagged", "cut off, no loop, flagged"]
     return [*table(titles, found), "", *paragraph(about + machine(data) + ".")]
-

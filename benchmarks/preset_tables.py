@@ -126,20 +126,22 @@ def harm_by_kind(data: dict[str, Any]) -> list[str]:
     """Return the share of right tokens lost on the texts that were not used to choose."""
     rows = []
     for name, found in _named(data, _order(data)):
-        measured = {model: parts[HARM] for model, parts in found.items() if HARM in parts}
-        if name == "none" or not measured:
+        measured = [found.get(model, {}).get(HARM) for model in _harm_models(data)]
+        if name == "none" or not any(measured):
             continue
         kinds = [*KINDS, "reasoning", "copy quote", "copy edit", "copy json"]
-        rows.append(
-            [label(name), *(" / ".join(f"{one[kind]['lost']:.1%}" for one in measured.values()) for kind in kinds)]
-        )
+        rows.append([label(name), *(" / ".join(_lost(one, kind) for one in measured) for kind in kinds)])
     used = " / ".join(MODELS[model] for model in _harm_models(data))
     about = (
-        f"Share of right tokens lost; {used}. Texts with odd numbers, 32 solutions of GSM8K's test problems after their "
-        "questions, and copying tasks: a quotation, code with a name changed, JSON."
+        f"Share of right tokens lost; {used}. Texts with odd numbers, 32 solutions of GSM8K's problems after their "
+        "questions, and copying tasks: a quotation, code with a name changed, JSON. ?: not measured."
     )
     columns = ["penalty", *KINDS.values(), "reasoning", "quoting", "editing", "JSON copied"]
     return [*table(columns, rows), "", *paragraph(about)]
+
+
+def _lost(measured: dict[str, Any] | None, kind: str) -> str:
+    return f"{measured[kind]['lost']:.1%}" if measured else MISSING
 
 
 def problems(data: dict[str, Any]) -> list[str]:
@@ -234,5 +236,7 @@ def _remark(data: dict[str, Any]) -> str:
     on_cpu = {plan["model"] for plan in data["plans"] if plan["machine"].get("gpu") == "none"}
     if not on_cpu:
         return ""
-    names = ", ".join(MODELS[model] for model in MODELS if model in on_cpu)
-    return f"The answers of guarded were written on a CPU in float32 ({names}), all others on an H200 in bfloat16."
+    return (
+        "The answers of guarded were written on a CPU (SmolLM2 and Qwen-0.5B in float32, the others in bfloat16), all others "
+        "on an H200 in bfloat16."
+    )
