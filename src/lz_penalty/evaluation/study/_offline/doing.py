@@ -99,6 +99,7 @@ def described(job: Job, names: Sequence[str], limit: int | None) -> dict[str, An
     """Return what a result file says about its job."""
     task = job.task
     said: dict[str, Any] = {"task": task.name, "source": task.source, "part": task.part, "settings": list(names)}
+    said["limit"] = limit
     if task.source == HARM:
         return said | {"what": HARM}
     return (
@@ -106,7 +107,6 @@ def described(job: Job, names: Sequence[str], limit: int | None) -> dict[str, An
         | {
             "prompts": f"{task.source}.jsonl",
             "samples": task.samples,
-            "limit": limit,
             "turn": 1,
             "temperature": job.temperature,
             "top_p": job.top_p,

@@ -31,8 +31,11 @@ COPIES = 4  # tasks of each kind
 Case = tuple[str, list[int], list[int]]  # the kind, the prompt's ids and the ids of the text to predict
 
 
-def cases(tokenizer: Any, part: str, data: Path) -> list[Case]:
-    """Return the texts of a part: prose, code, JSON, Markdown, solutions of problems (if the data has them), and copies."""
+def cases(tokenizer: Any, part: str, data: Path, limit: int | None = None) -> list[Case]:
+    """Return the texts of a part: prose, code, JSON, Markdown, solutions of problems (if the data has them), and copies.
+
+    At most `limit` texts of each kind are taken.
+    """
     found: list[Case] = [
         (kind, [], text_ids(tokenizer, one.text)[:MAX_TOKENS]) for kind in KINDS for one in texts(kind, part)
     ]
@@ -42,7 +45,8 @@ def cases(tokenizer: Any, part: str, data: Path) -> list[Case]:
         found.append(("reasoning", chat_ids(tokenizer, GSM8K.format(record["question"])), solution))
     for task in copy_tasks(COPIES, seed=1 if part == "choose" else 2):
         found.append((f"copy {task.kind}", chat_ids(tokenizer, task.prompt), _ids(tokenizer, task.expected)))
-    return found
+    kinds = dict.fromkeys(kind for kind, _, _ in found)
+    return [case for kind in kinds for case in [one for one in found if one[0] == kind][:limit]]
 
 
 def _ids(tokenizer: Any, text: str) -> list[int]:

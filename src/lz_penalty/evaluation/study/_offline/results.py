@@ -11,7 +11,7 @@ from lz_penalty.errors import LZPenaltyError
 from lz_penalty.evaluation.study._offline.choice import best_of_families, of_answers, of_harm
 from lz_penalty.evaluation.study._offline.files import RESULT, Record, read_result
 from lz_penalty.evaluation.study._offline.plan import BATCH, HARM, Job, Plan, jobs
-from lz_penalty.evaluation.study._offline.settings import canonical
+from lz_penalty.evaluation.study._offline.settings import canonical, setting
 
 __all__ = ["Folder", "tuned"]
 
@@ -22,6 +22,8 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.answers, self.texts, self.locks = path / "answers", path / "texts", path / "locks"
+        self._best: dict[str, str] = {}
+        self._written: dict[Path, tuple[str, float, float]] = {}  # model, tokens and seconds of result files
 
     def result(self, job: Job) -> Path:
         """Return the result file of a job."""
@@ -42,22 +44,23 @@ class Folder:
     def best(self, plan: Plan) -> dict[str, str]:
         """Return the best setting of each family; none before all tuning jobs of the sweep are done."""
         tuning = [job for job in jobs(plan) if job.is_tuning]
-        if not tuning or not all(map(self.is_done, tuning)):
-            return {}
-        return best_of_families(plan, tuned(read_result(self.result(job)) for job in tuning))
+        if not self._best and tuning and all(map(self.is_done, tuning)):
+            self._best = best_of_families(plan, tuned(read_result(self.result(job)) for job in tuning))
+        return self._best
 
     def speeds(self) -> dict[str, float]:
         """Return the tokens per second of each model, as measured by the jobs that are done."""
-        tokens: dict[str, float] = defaultdict(float)
-        seconds: dict[str, float] = defaultdict(float)
         for path in sorted(self.answers.glob(f"*{RESULT}")):
-            about, rows = read_result(path)
-            if about["job"].get("what") in (HARM, BATCH) or not about.get("seconds"):
-                continue
-            written = [row for row in rows if not row["penalty"].startswith("stop:")]
-            tokens[about["model"]] += sum(row["tokens"] for row in written)
-            seconds[about["model"]] += about["seconds"]
-        return {model: tokens[model] / seconds[model] for model in tokens}
+            if path not in self._written:
+                about, rows = read_result(path)
+                timed = about["job"].get("what") not in (HARM, BATCH)
+                written = sum(row["tokens"] for row in rows if timed and setting(row["penalty"]).stop is None)
+                self._written[path] = (about["model"], written, about.get("seconds", 0.0) if timed else 0.0)
+        totals: dict[str, list[float]] = {}
+        for model, tokens, seconds in self._written.values():
+            total = totals.setdefault(model, [0.0, 0.0])
+            total[0], total[1] = total[0] + tokens, total[1] + seconds
+        return {model: tokens / seconds for model, (tokens, seconds) in totals.items() if tokens and seconds}
 
 
 def tuned(results: Iterable[tuple[Record, list[Record]]]) -> Mapping[str, Any]:

@@ -200,7 +200,7 @@ class _Process:
         from lz_penalty.evaluation.loading import load
 
         loaded = load(str(options.models / job.model.name), dtype=options.dtype)
-        texts = cases(loaded.tokenizer, job.task.part, options.data)[: options.limit]
+        texts = cases(loaded.tokenizer, job.task.part, options.data, options.limit)
         return list(harm_records(loaded, texts, [setting(name) for name in names]))
 
     def _engine(self, job: Job) -> Writer:

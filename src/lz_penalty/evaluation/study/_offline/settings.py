@@ -37,6 +37,7 @@ class Setting:
     stop: int | None = None
 
 
+@cache
 def setting(name: str) -> Setting:
     """Return the setting with this name: a penalty, `temperature:T` or `stop:COPIES`.
 
