@@ -11,6 +11,8 @@ from rich.table import Table
 
 from lz_penalty.errors import LZPenaltyError, show
 
+WIDTH = 140
+
 
 def evaluate_offline(name: str, out: Path, given: dict[str, Any], dry_run: bool) -> bool:
     """Run a sweep, or show what it takes; return whether nothing was left out."""
@@ -27,6 +29,7 @@ def evaluate_offline(name: str, out: Path, given: dict[str, Any], dry_run: bool)
     console = Console(stderr=True)
     if dry_run:
         return _show(console, plan, options)
+    _keep_sweep(name, out)
     outcome = run_plan(plan, options, lambda line: console.print(line, highlight=False, soft_wrap=True))
     for problem in outcome.problems:
         console.print(f"left out or failed: {problem}", style="yellow", markup=False, highlight=False, soft_wrap=True)
@@ -35,6 +38,18 @@ def evaluate_offline(name: str, out: Path, given: dict[str, Any], dry_run: bool)
         f"{len(outcome.done)} jobs done, {more}; then: lz-penalty report {out}", highlight=False, soft_wrap=True
     )
     return not outcome.problems
+
+
+def _keep_sweep(name: str, out: Path) -> None:
+    """Write the sweep beside its results, where the report reads it; raise if the folder has results of another sweep."""
+    from lz_penalty._files import write_file
+    from lz_penalty.evaluation.study.sweep import sweep_text
+
+    kept, text = out / "sweep.toml", sweep_text(name)
+    if kept.exists() and kept.read_text(encoding="utf-8") != text:
+        raise LZPenaltyError(f"--out {out}: has results of another sweep ({kept}). Give another folder.")
+    out.mkdir(parents=True, exist_ok=True)
+    write_file(kept, text)
 
 
 def _shard(text: str | None) -> tuple[int, int]:
@@ -72,6 +87,8 @@ def _show(console: Console, plan: Any, options: Any) -> bool:
         )
         if one.state not in ("", "done", WAITS) and one.state not in problems:
             problems.append(one.state)
+    if not console.is_terminal:
+        console.width = max(console.width, WIDTH)  # a log has no width; a narrow table would break words
     console.print(table)
     left = [one for one in found if one.sitting]
     starts = len({(one.sitting, one.job.model.name) for one in left}) * plan.speed.start_seconds

@@ -216,7 +216,7 @@ def read_sweep(name: str | Path) -> Sweep:
 
 def sweep_data(name: str | Path) -> dict[str, Any]:
     """Return the content of a sweep's TOML file, unchecked."""
-    text = _text(name)
+    text = sweep_text(name)
     try:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10
@@ -227,7 +227,8 @@ def sweep_data(name: str | Path) -> dict[str, Any]:
         raise LZPenaltyError(f"sweep {name}: not TOML: {error}. docs/study.md shows one.") from None
 
 
-def _text(name: str | Path) -> str:
+def sweep_text(name: str | Path) -> str:
+    """Return the text of a sweep's file, or of one that comes with the package."""
     folder = resources.files("lz_penalty.evaluation.study") / "sweeps"
     bundled = sorted(item.name.removesuffix(".toml") for item in folder.iterdir() if item.name.endswith(".toml"))
     if str(name) in bundled:

@@ -94,12 +94,15 @@ class Study:
         """Return the measured cells of a task, in the order of the sweep: models, then settings."""
         models = [model.name for model in self.plan.models]
         found = [cell for cell in self.answers if cell.task == task and how in (None, cell.how)]
-        return sorted(found, key=lambda cell: (models.index(cell.model), cell.how, self.order.index(cell.penalty)))
+        return sorted(
+            found, key=lambda cell: (models.index(cell.model), _place(cell.how), self.order.index(cell.penalty))
+        )
 
     @cached_property
     def order(self) -> list[str]:
         """The names of all settings of the sweep, without penalty first."""
         named = [name for names in (*self.plan.families.values(), *self.plan.sets.values()) for name in names]
+        named += [name for task in self.plan.tasks for name in self.plan.settings_of(task, {})]
         return list(dict.fromkeys([NONE, *map(canonical, named)]))
 
 
@@ -164,6 +167,11 @@ def _add(study: Study, about: Record, rows: list[Record], replaced: set[tuple[st
         runs = {(row["id"], row["run"]): row for row in [*study.answers.get(cell, []), *group]}
         study.answers[cell] = list(runs.values())
         study.machines[cell] = about["machine"]
+
+
+def _place(how: str) -> tuple[int, str]:
+    """Return where a sampling comes in a table: greedy, temperatures, the recommended one."""
+    return ({GREEDY: 0, RECOMMENDED: 2}.get(how, 1), how)
 
 
 def _how(job: Record) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from lz_penalty.evaluation.study._offline.choice import harm_of, near_loops, of_harm, qualifies
 from lz_penalty.evaluation.study._offline.differences import Difference
+from lz_penalty.evaluation.study._offline.plan import TUNING
 from lz_penalty.evaluation.study._offline.settings import NONE, canonical
 from lz_penalty.evaluation.study._offline.study import MEASURES, Cell, Study
 from lz_penalty.evaluation.study._offline.summaries import differences, harm_share, primary, share
@@ -125,11 +126,9 @@ def changed(one: Difference, scale: float = 100) -> str:
 
 
 def shown_settings(study: Study, cells: Iterable[Cell]) -> list[str]:
-    """Return the settings of a table: those that the tasks ask for, in the order of the sweep, guarded after none."""
-    asked = {canonical(name) for task in study.plan.tasks for name in study.plan.settings_of(task, study.best)}
+    """Return the settings of a table: those that the test tasks ask for, in the order of the sweep, guarded after none."""
+    test = [task for task in study.plan.tasks if not task.name.startswith(TUNING)]
+    asked = {name for task in test for name in study.plan.settings_of(task, study.best)}
     measured = {cell.penalty for cell in cells}
-    every = [NONE, canonical("guarded"), *study.order]
-    tuning_only = {canonical(name) for names in study.plan.families.values() for name in names}
-    tuning_only -= {NONE, canonical("guarded"), *study.best.values()}
-    tuning_only -= {canonical(name) for names in study.plan.sets.values() for name in names}
-    return [name for name in dict.fromkeys(every) if name in measured and name in asked and name not in tuning_only]
+    every = dict.fromkeys([NONE, canonical("guarded"), *study.order])
+    return [name for name in every if name in measured and name in asked]
