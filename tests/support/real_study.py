@@ -18,7 +18,7 @@ def sweep(folder: Path, tasks: list[dict], models: tuple[str, ...] = ("one",)) -
     """Write a sweep with two families, these tasks, and models that are all the bundled one."""
     lines = ['name = "tiny"', 'runner = "vllm"', "[families]", f"paper = {FAMILY}", f"stop = {STOPS}"]
     for name in models:
-        lines += ["[[models]]", f'name = "{name}"', f'title = "{name}"', "length = 512"]
+        lines += ["[[models]]", f'name = "{name}"', f'title = "{name}"', "length = 2048"]
     for task in tasks:
         lines += ["[[tasks]]", *(f"{key} = {json.dumps(value)}" for key, value in task.items())]
     path = folder / "tiny.toml"

@@ -46,7 +46,7 @@ def test_a_run_that_was_killed_goes_on(tmp_path):
     env = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
     process = subprocess.Popen(command, env=env, cwd=tmp_path, stderr=subprocess.DEVNULL)
     answers = tmp_path / "out" / "answers"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not list(answers.glob("*.jsonl.xz")) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
@@ -57,7 +57,7 @@ def test_a_run_that_was_killed_goes_on(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "no job is left" in done.stderr
     after = {path.name: path.stat().st_mtime_ns for path in answers.glob("*.jsonl.xz")}
-    assert sorted(after) == ["one-harm.jsonl.xz", "one-tuning-harm.jsonl.xz", "two-harm.jsonl.xz"]
+    assert sorted(after) == ["one-tuning-harm.jsonl.xz", "two-harm.jsonl.xz"]
     assert {name: after[name] for name in first} == first
     about, rows = read_result(answers / "one-tuning-harm.jsonl.xz")
     assert about["job"]["limit"] == 1

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from lz_penalty.evaluation.study._offline.choice import harm_of, near_loops, of_harm, qualifies
 from lz_penalty.evaluation.study._offline.claims import claims
-from lz_penalty.evaluation.study._offline.figures import temperature_tasks
 from lz_penalty.evaluation.study._offline.missing import missing
 from lz_penalty.evaluation.study._offline.plan import RECOMMENDED, Model
 from lz_penalty.evaluation.study._offline.settings import NONE, canonical
@@ -19,6 +18,19 @@ __all__ = ["page"]
 KINDS = {"prose": "prose", "code": "code", "markdown": "Markdown", "json": "JSON", "reasoning": "solutions"}
 COPY = "copy "
 UNKNOWN = "?"
+HARM_SENTENCE = (
+    "Near-loops in answers against the right tokens that a setting loses in given texts (prose, code, Markdown); the lower "
+    "left is best. First panel: all measured settings of a family on the tuning data, mean over its models. Others: the best of "
+    "each family on the test data, with 95 % intervals. Axes have a scale of square roots."
+)
+TEMPERATURE_SENTENCE = (
+    "Accuracy and degenerate repetition over temperature, as in the paper's figures; bars are standard deviations over runs. "
+    "The paper's models are ten to twenty times as large: its trend can be compared, not its level."
+)
+TOKENS_SENTENCE = (
+    "Tokens per answer to the greedy instructions, with 95 % intervals. Fewer is better only if the answers are as good: a "
+    "setting far left of the others may end answers too early, and one far right rambles."
+)
 METHOD = """\
 - Each answer is compared with the answer without a penalty to the same question. For right or wrong and for loops, p is
   McNemar's exact one; for shares and for means over runs, signs are flipped at random. Intervals draw the questions again
@@ -41,27 +53,32 @@ def page(study: Study, figures: Sequence[str], draws: int) -> str:
     parts = [
         "# Real models: loops, harm and accuracy under penalties",
         _about(study),
-        "## Where the paper's claims hold\n\n" + "\n".join(f"- {line}" for line in claims(study)),
-        "## Loops against harm",
-        _picture(figures, "loops-harm", "Loops against harm", _harm_sentence(study)),
-        *_loops(study, GREEDY),
-        *_loops(study, RECOMMENDED),
-        _harm(study),
-        "## Right answers",
-        *_accuracy(study),
-        _temperature(study, figures),
-        "## What it saves",
-        _picture(figures, "tokens", "Tokens per answer", _saving_sentence(study)),
-        _batches(study),
-        "## How the settings were chosen",
-        _choice(study),
-        "## Not measured\n\n"
-        + ("\n".join(f"- {line}" for line in missing(study)) or "Nothing that the sweep asks for."),
-        "## How it is measured\n\n" + METHOD.format(draws=draws),
+        _section("Where the paper's claims hold", "\n".join(f"- {line}" for line in claims(study))),
+        _section(
+            "Loops against harm",
+            _picture(figures, "loops-harm", "Loops against harm", HARM_SENTENCE),
+            *_loops(study, GREEDY),
+            *_loops(study, RECOMMENDED),
+            _harm(study),
+        ),
+        _section("Right answers", *_accuracy(study)),
+        _section("Over temperature", _picture(figures, "temperature", "Over temperature", TEMPERATURE_SENTENCE)),
+        _section("What it saves", _picture(figures, "tokens", "Tokens per answer", TOKENS_SENTENCE), _batches(study)),
+        _section("How the settings were chosen", _choice(study)),
+        _section(
+            "Not measured", "\n".join(f"- {line}" for line in missing(study)) or "Nothing that the sweep asks for."
+        ),
+        _section("How it is measured", METHOD.format(draws=draws)),
         "All numbers: [cells](tables/cells.csv), [differences](tables/differences.csv), [harm](tables/harm.csv), "
         "[choice](tables/choice.csv). docs/study.md says how to run this on other models.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _section(title: str, *parts: str) -> str:
+    """Return a section; nothing if it is empty."""
+    content = "\n\n".join(part for part in parts if part)
+    return f"## {title}\n\n{content}" if content else ""
 
 
 def _about(study: Study) -> str:
@@ -105,14 +122,6 @@ def _picture(figures: Sequence[str], name: str, title: str, sentence: str) -> st
 # ---------------------------------------------------------------- loops and harm
 
 
-def _harm_sentence(study: Study) -> str:
-    return (
-        "Near-loops in answers against the right tokens that a setting loses in given texts (prose, code, Markdown); the lower "
-        "left is best. First panel: all measured settings of a family on the tuning data, mean of two models. Others: the best "
-        "of each family on the test data, with 95 % intervals. Axes have a scale of square roots."
-    )
-
-
 def _loops(study: Study, how: str) -> list[str]:
     parts = []
     for task in [name for name in _tasks(study) if primary(study, name) == "near_loop"]:
@@ -146,7 +155,7 @@ def _harm(study: Study) -> str:
     names = [name for name in names if any((model.name, name) in study.harm for model in study.plan.models)]
     names = [name for name in names if name in _shown(study)]
     models = _whole(study, names)
-    if not models:
+    if not models or not names:
         return ""
     lines = []
     for name in names:
@@ -205,23 +214,7 @@ def _way(how: str) -> str:
     return how if how in (GREEDY, RECOMMENDED) else f"temperature {how}"
 
 
-def _temperature(study: Study, figures: Sequence[str]) -> str:
-    sentence = (
-        "Accuracy and degenerate repetition over temperature, as in the paper's figures; bars are standard deviations over "
-        "runs. The paper's models are ten to twenty times as large: its trend can be compared, not its level."
-    )
-    picture = _picture(figures, "temperature", "Over temperature", sentence)
-    return "## Over temperature\n\n" + picture if temperature_tasks(study) else ""
-
-
 # ---------------------------------------------------------------- what it saves
-
-
-def _saving_sentence(study: Study) -> str:
-    return (
-        "Tokens per answer to the greedy instructions, with 95 % intervals. Fewer is better only if the answers are as good: a "
-        "setting far left of the others may end answers too early, and one far right rambles."
-    )
 
 
 def _batches(study: Study) -> str:
