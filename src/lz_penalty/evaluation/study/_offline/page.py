@@ -20,8 +20,8 @@ COPY = "copy "
 UNKNOWN = "?"
 HARM_SENTENCE = (
     "Near-loops in answers against the right tokens that a setting loses in given texts (prose, code, Markdown); the lower "
-    "left is best. First panel: all measured settings of a family on the tuning data, mean over its models. Others: the best of "
-    "each family on the test data, with 95 % intervals. Axes have a scale of square roots."
+    "left is best. First panel: all measured settings of a family on the tuning data, mean over its models. Others: the best "
+    "of each family on the test data, with 95 % intervals. Axes have a scale of square roots."
 )
 TEMPERATURE_SENTENCE = (
     "Accuracy and degenerate repetition over temperature, as in the paper's figures; bars are standard deviations over runs. "
