@@ -129,12 +129,13 @@ def write_answers(folder, task, temperature, right, model="one", **more):
 
 def test_a_report_over_temperatures(tmp_path):
     task = {"name": "G", "source": "gsm8k_test", "models": ["one"], "settings": ["none", "paper:0.15"], "cap": 64}
-    sweep = real_study.sweep(tmp_path, [task, task | {"temperatures": [0.6, 1.0], "runs": 2}])
+    sweep = real_study.sweep(tmp_path, [task, task | {"temperatures": [0.6, 1.0, 1.5], "runs": 2}])
     sweep.rename(tmp_path / "sweep.toml")
     answers = tmp_path / "answers"
     answers.mkdir()
     write_answers(answers, "G", 0.0, {"none": [1] * 30 + [0] * 10, "paper:0.15": [0] * 40})
     write_answers(answers, "G", 0.6, {"none": [2] * 40, "paper:0.15": [2] * 39 + [1]})
+    write_answers(answers, "G", 1.0, {"none": [2] * 40, "paper:0.15": [2] * 40})
     study = read_study(tmp_path)
     cell = next(cell for cell in study.answers if cell.how == "0.6" and cell.penalty == "paper:0.15")
     assert share(study, cell, "right").mean == pytest.approx(79 / 80)
@@ -143,8 +144,8 @@ def test_a_report_over_temperatures(tmp_path):
     assert "(figures/temperature.svg)" in page
     assert "**-75.0 (" in page
     assert "lower: G on one -75.0" in page
-    assert "not established: G at 0.6 on one -1.2" in page
-    assert "- G: temperature 1 on one" in page
+    assert "not established: 2 more comparisons, -1.2 to +0.0" in page
+    assert "- G: temperature 1.5 on one" in page
     lines = (tmp_path / "tables" / "differences.csv").read_text().splitlines()
     assert [line.rpartition(",")[2] for line in lines[1:]].count("lower") == 1
     written = {path: path.read_bytes() for path in (tmp_path / "figures").iterdir()}

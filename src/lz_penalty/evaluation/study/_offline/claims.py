@@ -53,15 +53,20 @@ def _accuracy(claim: str, study: Study, names: Iterable[str]) -> list[str]:
     """Return a line that sorts the tasks by what became of their right answers."""
     told = []
     for name in names:
-        groups: dict[str, list[str]] = {"lower": [], "higher": [], UNCLEAR: []}
+        groups: dict[str, list[str]] = {"lower": [], "higher": []}
+        unclear: list[float] = []
         for task in [one for one in _tasks(study) if primary(study, one) == "right"]:
             for cell, one in differences(study, task, "right").items():
-                if cell.penalty == name:
+                if cell.penalty == name and not one.real:
+                    unclear.append(100 * one.mean)
+                elif cell.penalty == name:
                     way = "" if cell.how == GREEDY else f" at {cell.how}"
                     interval = f"{100 * one.low:+.1f} to {100 * one.high:+.1f}"
                     where = f"{task}{way} on {_title(study, cell.model)}"
                     groups[one.called].append(f"{where} {100 * one.mean:+.1f} ({interval})")
         sorted_out = [f"{called}: {', '.join(items)}" for called, items in groups.items() if items]
+        if unclear:
+            sorted_out.append(f"{UNCLEAR}: {len(unclear)} more comparisons, {min(unclear):+.1f} to {max(unclear):+.1f}")
         if sorted_out:
             told.append(f"With {label(name)}, {'; '.join(sorted_out)}.")
     return [f"**The paper: {claim}** Right answers, in points. {' '.join(told)}"] if told else []

@@ -17,6 +17,7 @@ from lz_penalty.evaluation.study._offline.writer import Sampling, Writer, Writte
 
 __all__ = ["batch_records", "described", "records"]
 
+WARM_UP = 128  # tokens; a gate opens after 48
 SPARE = 8  # tokens of a prompt and its answer that are left free
 
 
@@ -61,7 +62,7 @@ def batch_records(writer: Writer, job: Job, names: Sequence[str], data: Path, li
     """
     asked, prompts = _prompts(writer, job, data, limit)
     settings = [setting(name) for name in names]
-    writer.write(prompts[:4], settings, Sampling(cap=8))
+    writer.write(prompts[:4], settings, Sampling(cap=min(job.task.cap, WARM_UP), may_end=False))
     made = []
     for run in range(job.first_run, job.first_run + job.runs):
         for one in settings:

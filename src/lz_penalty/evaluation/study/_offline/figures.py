@@ -34,6 +34,7 @@ LOOKS = {
     "stop": ("#117733", ">"),
 }
 OTHER = ("#999999", "8")
+LEAST_TEMPERATURES = 3
 STYLE: Any = {
     "svg.hashsalt": "lz-penalty",
     "font.size": 10,
@@ -169,14 +170,14 @@ def _test_points(study: Study, model: str) -> list[tuple[str, Any, Any]]:
 
 
 def temperature_tasks(study: Study) -> list[tuple[str, str]]:
-    """Return the models and tasks with right answers that were measured at more than one temperature."""
+    """Return the models and tasks with right answers that were measured at three temperatures or more."""
     found = []
     for model in study.plan.models:
         for task in dict.fromkeys(task.name for task in study.plan.tasks):
             ways = {
                 cell.how for cell in study.cells(task) if cell.model == model.name and _number(cell.how) is not None
             }
-            if len(ways) > 1 and primary(study, task) == "right":
+            if len(ways) >= LEAST_TEMPERATURES and primary(study, task) == "right":
                 found.append((model.name, task))
     return found
 
@@ -202,7 +203,7 @@ def temperature_figure(study: Study, path: Path) -> None:
             used |= _lines(study, axis, [cell for cell in study.cells(task) if cell.model == model], measure)
             axis.set_xlabel("temperature")
             axis.set_ylabel(label)
-            axis.set_ylim(bottom=0)
+            axis.set_ylim(0, max(1.0, axis.get_ylim()[1]))
         axes[column].set_title(f"{title}, {task}", fontsize=10)
     _legend(figure, used)
     _save(figure, path)
@@ -210,7 +211,8 @@ def temperature_figure(study: Study, path: Path) -> None:
 
 def _lines(study: Study, axis: Any, cells: Sequence[Cell], measure: str) -> set[str]:
     used = set()
-    shown = {NONE, canonical("paper:0.15"), canonical("guarded")} | set(study.best.values())
+    rivals = [study.best[family] for family in ("repetition", "frequency") if family in study.best]
+    shown = {NONE, canonical("paper:0.15"), canonical("guarded"), *rivals}
     for name in dict.fromkeys(cell.penalty for cell in cells if cell.penalty in shown):
         points = []
         for cell in cells:
