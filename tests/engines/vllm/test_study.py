@@ -1,5 +1,6 @@
 """`lz-penalty eval` with vLLM in its process: every kind of task, a run that is killed and goes on, and two that share."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -32,7 +33,9 @@ def command(folder, sweep, *more):
 
 
 def start(arguments, folder):
-    return subprocess.Popen(arguments, env=environment(), cwd=folder, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        arguments, env=environment(), cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
 
 
 def test_every_kind_of_job(tmp_path):
@@ -44,8 +47,8 @@ def test_every_kind_of_job(tmp_path):
     deadline = time.monotonic() + SECONDS
     while not list(answers.glob("*.jsonl.xz")) and first.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
-    first.send_signal(signal.SIGKILL)
-    first.communicate()
+    os.killpg(first.pid, signal.SIGKILL)  # with its engine, which would live on
+    first.communicate(timeout=SECONDS)
     kept = {path.name: path.stat().st_mtime_ns for path in answers.glob("*.jsonl.xz")}
     assert kept
 
