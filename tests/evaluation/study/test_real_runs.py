@@ -29,7 +29,7 @@ HARM = [
         "name": "harm",
         "source": "harm",
         "part": "publish",
-        "models": ["one", "two"],
+        "models": ["two"],
         "settings": ["none", "temperature:0.7"],
     },
 ]

@@ -107,6 +107,11 @@ def _machines(study: Study) -> str:
     return told
 
 
+def _of(count: int, most: int) -> str:
+    """Return how many questions a number is from, if they are not all of them; then only its change can be compared."""
+    return f" [{count} questions]" if count < most else ""
+
+
 def _title(study: Study, model: str) -> str:
     return next(one.title or one.name for one in study.plan.models if one.name == model)
 
@@ -128,6 +133,7 @@ def _loops(study: Study, how: str) -> list[str]:
         cells = study.cells(task, how)
         if not cells:
             continue
+        count = max(len(study.values(cell, "near_loop")) for cell in cells)
         found = differences(study, task, "near_loop")
         models = [model for model in study.plan.models if any(cell.model == model.name for cell in cells)]
         lines = []
@@ -137,10 +143,11 @@ def _loops(study: Study, how: str) -> list[str]:
                 cell = Cell(model.name, task, how, name)
                 near, tokens = share(study, cell, "near_loop"), share(study, cell, "tokens")
                 real = cell in found and found[cell].real
-                told = f"{percent(near.mean)}, {tokens.mean:.0f}" if near and tokens else UNKNOWN
+                told = (
+                    f"{percent(near.mean)}, {tokens.mean:.0f}{_of(near.count, count)}" if near and tokens else UNKNOWN
+                )
                 row.append(f"**{told}**" if real else told)
             lines.append(row)
-        count = max(len(study.values(cell, "near_loop")) for cell in cells)
         way = "greedy" if how == GREEDY else "the sampling that the model's makers recommend"
         parts.append(
             f"Near-loops, and tokens per answer: {count} questions of `{task}`, {way}. Bold: really different from none. "
@@ -189,6 +196,7 @@ def _accuracy(study: Study) -> list[str]:
     for task in [name for name in _tasks(study) if primary(study, name) != "near_loop"]:
         measure = primary(study, task)
         cells = study.cells(task)
+        count = max(len(study.values(cell, measure)) for cell in cells)
         found = differences(study, task, measure)
         columns = list(dict.fromkeys((cell.model, cell.how) for cell in cells))
         lines = []
@@ -198,9 +206,8 @@ def _accuracy(study: Study) -> list[str]:
                 cell = Cell(model, task, how, name)
                 mean = share(study, cell, measure)
                 change = f", {changed(found[cell])}" if cell in found else ""
-                row.append(f"{percent(mean.mean)}{change}" if mean else UNKNOWN)
+                row.append(f"{percent(mean.mean)}{change}{_of(mean.count, count)}" if mean else UNKNOWN)
             lines.append(row)
-        count = max(len(study.values(cell, measure)) for cell in cells)
         what = "How much of a copy is right" if measure == "fidelity" else "Right answers"
         head = ["", *(f"{_title(study, model)}, {_way(how)}" for model, how in columns)]
         parts.append(

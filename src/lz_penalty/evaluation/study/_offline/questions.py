@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,6 +69,7 @@ def questions(task: Task, data: Path) -> list[Question]:
     return part_of(_all(task.source, data), task.part)[: task.samples]
 
 
+@cache  # every look at the jobs that are left counts the questions
 def _all(source: str, data: Path) -> list[Question]:
     if source == HARM:
         return []
