@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from rich.table import Table
 from lz_penalty.errors import LZPenaltyError, show
 
 WIDTH = 140
+TERMINATED = 143  # the usual exit code after SIGTERM
 
 
 def evaluate_offline(name: str, out: Path, given: dict[str, Any], dry_run: bool) -> bool:
@@ -30,6 +33,7 @@ def evaluate_offline(name: str, out: Path, given: dict[str, Any], dry_run: bool)
     if dry_run:
         return _show(console, plan, options)
     _keep_sweep(name, out)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # so that the engine ends too, and frees its memory
     outcome = run_plan(plan, options, lambda line: console.print(line, highlight=False, soft_wrap=True))
     for problem in outcome.problems:
         console.print(f"left out or failed: {problem}", style="yellow", markup=False, highlight=False, soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -69,6 +70,9 @@ class Writer:
     """A vLLM engine with our plug-in and the baselines."""
 
     def __init__(self, model: str, engine: Engine) -> None:
+        os.environ.setdefault(
+            "VLLM_WORKER_MULTIPROCESSING_METHOD", "spawn"
+        )  # a fork cannot use CUDA after this process has
         try:
             from vllm import LLM
         except ModuleNotFoundError:
