@@ -103,7 +103,7 @@ def test_the_committed_report_is_made_from_committed_numbers(tmp_path):
 
 def test_no_text_of_a_question_or_an_answer_is_committed():
     fields = {"penalty", "id", "run", "degenerate", "loop", "distinct_4", "capped", "tokens", "wasted"}
-    fields |= {"right", "fidelity", "valid", "kind", "lost", "bits", "plain", "seconds", "answers"}
+    fields |= {"right", "fidelity", "valid", "kind", "lost", "bits", "plain", "seconds", "answers", "repeats_8"}
     for folder in (REAL / "answers", ROOT / "research" / "presets" / "results" / "answers"):
         for path in sorted(folder.glob("*")) if folder.exists() else []:
             assert {key for row in read_result(path)[1] for key in row} <= fields, path
