@@ -15,10 +15,12 @@ from urllib.parse import urlsplit
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "build" / "docs"
 STUDY = "research/studies/small"
+REAL = "research/studies/real"
 ELSEWHERE = {  # a file outside docs/ and its path in the site
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "research/labelled/README.md": "labelled.md",
+    f"{REAL}/report.md": "study-real/index.md",
     f"{STUDY}/report.md": "study-small/index.md",
     f"{STUDY}/results.csv": "study-small/results.csv",
     f"{STUDY}/summary.csv": "study-small/summary.csv",
@@ -50,6 +52,8 @@ def site_paths() -> dict[Path, Path]:
     places = {path: path.relative_to(docs) for path in sorted(pages)}
     places |= {ROOT / file: Path(place) for file, place in ELSEWHERE.items()}
     figures = sorted((ROOT / STUDY / "figures").glob("*.png"))
+    real = sorted(path for part in ("figures", "tables") for path in (ROOT / REAL / part).iterdir())
+    places |= {path: Path("study-real", path.parent.name, path.name) for path in real}
     return places | {path: Path("study-small", "figures", path.name) for path in figures}
 
 

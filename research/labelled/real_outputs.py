@@ -20,8 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from lz_penalty.evaluation.study._offline.files import read_lines
+from lz_penalty.evaluation.study._offline.writer import chat_ids, text_ids
 from research.labelled.code_prompts import PROMPTS
-from research.presets.measure import chat_ids, read_lines, text_ids
 
 CAPS = (384, 640, 1_024)
 

@@ -8,18 +8,16 @@ then a line per setting and text.
 from __future__ import annotations
 
 import argparse
-import json
-import lzma
 from pathlib import Path
 from typing import Any
 
-from benchmarks.workload import machine
-from lz_penalty.evaluation.bits import forced_by_each
 from lz_penalty.evaluation.copying import copy_tasks
 from lz_penalty.evaluation.loading import load
-from lz_penalty.evaluation.penalties import penalty
+from lz_penalty.evaluation.study._offline.files import machine, part_of, read_lines, write_result
+from lz_penalty.evaluation.study._offline.harm import harm_of_text
+from lz_penalty.evaluation.study._offline.settings import setting
+from lz_penalty.evaluation.study._offline.writer import chat_ids, text_ids
 from lz_penalty.evaluation.texts import KINDS, texts
-from research.presets.measure import chat_ids, device, part_of, read_lines, text_ids
 from research.presets.settings import all_settings
 
 
@@ -49,29 +47,15 @@ def main() -> None:
     parser.add_argument("--copies", type=int, default=4, help="copying tasks of each kind")
     parser.add_argument("--dtype", default="bfloat16")
     given = parser.parse_args()
-    settings = [penalty(name) for name in given.settings or all_settings()]
+    settings = [setting(name) for name in given.settings or all_settings()]
     loaded = load(given.model, dtype=given.dtype)
-    about = {
-        "model": Path(given.model).name,
-        "job": {"what": "harm", "part": given.part},
-        "machine": machine(**device()),
-    }
-    with lzma.open(given.out, "wt", encoding="utf-8", preset=1) as file:
-        file.write(json.dumps(about) + "\n")
-        for kind, prompt, ids in cases(loaded.tokenizer, given):
-            read = forced_by_each(loaded, [*prompt, *ids], settings, len(prompt))
-            for one, forced in zip(settings, read, strict=True):
-                found = forced.measured()
-                record = {
-                    "penalty": one.name,
-                    "kind": kind,
-                    "tokens": found.tokens,
-                    "right": found.right,
-                    "lost": found.lost,
-                    "bits": round(found.cost * found.tokens, 3),
-                    "plain": round(found.bits, 2),
-                }
-                file.write(json.dumps(record) + "\n")
+    about = {"model": Path(given.model).name, "job": {"what": "harm", "part": given.part}, "machine": machine()}
+    rows = [
+        record
+        for kind, prompt, ids in cases(loaded.tokenizer, given)
+        for record in harm_of_text(loaded, kind, prompt, ids, settings)
+    ]
+    write_result(given.out, about, rows)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ of `--data` contains the questions with their answers (`math500.jsonl.xz`, `aime
 from __future__ import annotations
 
 import argparse
-import json
-import lzma
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +17,7 @@ from typing import Any
 from lz_penalty.evaluation.copying import copy_tasks
 from lz_penalty.evaluation.sandbox import passes, program_of
 from lz_penalty.evaluation.scoring import is_right
-from research.presets.measure import read_lines
+from lz_penalty.evaluation.study._offline.files import read_lines, read_result, write_result
 
 Score = Callable[[str, str], Any]  # of an answer's name and text
 
@@ -55,8 +53,7 @@ def _passes(task: dict[str, str], text: str) -> bool:
 
 def score(path: Path, data: Path, out: Path) -> None:
     """Score one file."""
-    with lzma.open(path, "rt", encoding="utf-8") as file:
-        about, *rows = map(json.loads, file)
+    about, rows = read_result(path)
     found = scorer(Path(about["job"]["prompts"]).name.partition(".")[0], data)
     texts = [row.pop("text", "") for row in rows]
     if found:
@@ -65,8 +62,7 @@ def score(path: Path, data: Path, out: Path) -> None:
             scores = list(pool.map(of, [row["id"] for row in rows], texts))
         for row, value in zip(rows, scores, strict=True):
             row[field] = value
-    with lzma.open(out / path.name, "wt", encoding="utf-8") as file:
-        file.writelines(json.dumps(line) + "\n" for line in (about, *rows))
+    write_result(out / path.name, about, rows)
 
 
 def main() -> None:

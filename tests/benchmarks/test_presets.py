@@ -7,7 +7,8 @@ import pytest
 
 from lz_penalty import LZPenaltyConfig
 from lz_penalty.evaluation.penalties import penalty
-from research.presets.measure import part_of, repeated
+from lz_penalty.evaluation.study._offline.files import part_of
+from research.presets.measure import repeated
 from research.presets.score import copy_prompts
 from research.presets.settings import FAMILIES, all_settings, family_of
 from research.presets.summary import best, harm_of, of_answers, of_harm, paired, qualifies, ranked, summarised, write

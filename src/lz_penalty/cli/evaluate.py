@@ -17,13 +17,14 @@ from rich.table import Table
 
 from lz_penalty.errors import LZPenaltyError
 
+OFFLINE = "For sweeps that vLLM runs in this process"
 SECONDS_BETWEEN_LINES = 60
 SECONDS_OF_SPEED = 600  # outputs come in batches, so that the speed of the last few is no good estimate
 
 
 def evaluate(
     sweeps: list[str] = typer.Argument(
-        help="TOML files, or the sweeps `small` and `paper` that come with the package."
+        help="TOML files, or the sweeps `small`, `paper` and `real` that come with the package."
     ),
     out: Path = typer.Option(
         None, help="The study's folder; runs/NAME by default. With several sweeps, each gets a folder in it."
@@ -36,16 +37,44 @@ def evaluate(
     workers: int = typer.Option(
         None, min=1, max=256, help="For transformers models: how many batches at a time, one core each."
     ),
+    data: Path = typer.Option(None, help="For `real`: the folder with the questions.", rich_help_panel=OFFLINE),
+    models: Path = typer.Option(
+        None,
+        help="For `real`: the folder with the models, a folder in Hugging Face's layout each.",
+        rich_help_panel=OFFLINE,
+    ),
+    only: list[str] = typer.Option(
+        [], help="Only jobs whose name contains this word; may be given again.", rich_help_panel=OFFLINE
+    ),
+    limit: int = typer.Option(
+        None, min=1, help="At most so many questions of each job, to try things.", rich_help_panel=OFFLINE
+    ),
+    shard: str = typer.Option(
+        None, help="I/N: this is process I of N that share a GPU and the folder.", rich_help_panel=OFFLINE
+    ),
+    minutes: float = typer.Option(
+        None, min=0.1, help="Begin no job that would not end in so many minutes.", rich_help_panel=OFFLINE
+    ),
+    texts: bool = typer.Option(False, help="Keep the texts of the answers, in OUT/texts.", rich_help_panel=OFFLINE),
+    dtype: str = typer.Option("bfloat16", help="Of the weights.", rich_help_panel=OFFLINE),
+    batch: int = typer.Option(1_024, min=1, help="Answers that are written at a time.", rich_help_panel=OFFLINE),
+    memory: float = typer.Option(
+        16.0, min=0.1, help="GiB for keys and values of each engine.", rich_help_panel=OFFLINE
+    ),
 ) -> None:
-    """Run models x tasks x penalties x temperatures x runs, recorded by inspect-ai; `lz-penalty report` shows the results.
+    """Run models x tasks x penalties x temperatures x runs; `lz-penalty report` shows the results.
 
-    Cells that cannot run are named and left out, and the others run; the exit code is then 1. docs/study.md describes the
-    file.
+    inspect-ai records most sweeps. `real` needs vLLM and no inspect-ai: vLLM runs in this process, and every job has one
+    result file, so that the same command goes on after an interruption. Cells and jobs that cannot run are named and left
+    out, and the others run; the exit code is then 1. docs/study.md describes the file.
     """
     from lz_penalty._files import check_output_folder
     from lz_penalty.evaluation.loading import usable_device
+    from lz_penalty.evaluation.study._offline.plan import is_offline
     from lz_penalty.evaluation.study.sweep import read_sweep
 
+    options = {"data": data, "models": models, "only": tuple(only), "limit": limit, "shard": shard, "minutes": minutes}
+    options |= {"texts": texts, "dtype": dtype, "batch": batch, "memory": memory}
     _settle_data_folder()
     if device is not None:
         usable_device(device)
@@ -54,6 +83,9 @@ def evaluate(
     clean = True
     for name in sweeps:
         try:
+            if is_offline(name):
+                clean &= _offline(name, out, options, dry_run, len(sweeps) > 1)
+                continue
             sweep = read_sweep(name)
             folder = (out / sweep.name if len(sweeps) > 1 else out) if out else Path("runs") / sweep.name
             check_output_folder(folder)
@@ -65,6 +97,19 @@ def evaluate(
             print(f"lz-penalty: {error}", file=sys.stderr)
     if not clean:
         raise typer.Exit(1)
+
+
+def _offline(name: str, out: Path | None, options: dict, dry_run: bool, several: bool) -> bool:
+    from lz_penalty._files import check_output_folder
+    from lz_penalty.cli.evaluate_offline import evaluate_offline
+
+    folder = (out / Path(name).stem if several else out) if out else Path("runs") / Path(name).stem
+    check_output_folder(folder)
+    for option in ("data", "models"):
+        if options[option] is None or not options[option].is_dir():
+            given = f"{options[option]}: not a folder" if options[option] is not None else "is missing"
+            raise LZPenaltyError(f"--{option} {given}; sweep {name} needs it. docs/study.md says what it contains.")
+    return evaluate_offline(name, folder, dict(options), dry_run)
 
 
 def _settle_data_folder() -> None:

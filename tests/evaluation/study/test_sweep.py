@@ -92,7 +92,7 @@ def test_what_is_malformed_is_named(tmp_path, old, new, message):
 
 
 def test_there_is_no_such_sweep():
-    with pytest.raises(LZPenaltyError, match="Give a TOML file, or one of paper, small"):
+    with pytest.raises(LZPenaltyError, match="Give a TOML file, or one of paper, real, small"):
         read_sweep("smal")
 
 

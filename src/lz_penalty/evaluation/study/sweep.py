@@ -15,7 +15,18 @@ from lz_penalty.errors import LZPenaltyError, bad_value, closest, show, shown_na
 from lz_penalty.evaluation.loading import check_dtype, device_name
 from lz_penalty.evaluation.study.requests import KINDS, check_penalty
 
-__all__ = ["Cell", "Grid", "JudgeEntry", "ModelEntry", "Sweep", "TaskEntry", "cells", "read_sweep"]
+__all__ = [
+    "Cell",
+    "Grid",
+    "JudgeEntry",
+    "ModelEntry",
+    "Sweep",
+    "TaskEntry",
+    "cells",
+    "read_entry",
+    "read_sweep",
+    "sweep_data",
+]
 
 MAX_FILE = 2**20  # bytes
 MAX_CELLS = 100_000
@@ -196,22 +207,28 @@ def read_sweep(name: str | Path) -> Sweep:
     >>> read_sweep("paper").grid.temperatures[:3]
     (0.0, 0.1, 0.2)
     """
-    text = _text(name)
-    try:
-        import tomllib
-    except ModuleNotFoundError:  # Python 3.10
-        import tomli as tomllib  # type: ignore[no-redef]
-    try:
-        data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise LZPenaltyError(f"sweep {name}: not TOML: {error}. docs/study.md shows one.") from None
+    data = sweep_data(name)
     try:
         return _sweep(data)
     except LZPenaltyError as error:
         raise LZPenaltyError(f"sweep {name}: {error}") from None
 
 
-def _text(name: str | Path) -> str:
+def sweep_data(name: str | Path) -> dict[str, Any]:
+    """Return the content of a sweep's TOML file, unchecked."""
+    text = sweep_text(name)
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # Python 3.10
+        import tomli as tomllib  # type: ignore[no-redef]
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise LZPenaltyError(f"sweep {name}: not TOML: {error}. docs/study.md shows one.") from None
+
+
+def sweep_text(name: str | Path) -> str:
+    """Return the text of a sweep's file, or of one that comes with the package."""
     folder = resources.files("lz_penalty.evaluation.study") / "sweeps"
     bundled = sorted(item.name.removesuffix(".toml") for item in folder.iterdir() if item.name.endswith(".toml"))
     if str(name) in bundled:
@@ -231,10 +248,10 @@ def _sweep(data: Mapping[str, Any]) -> Sweep:
         raise bad_value("name", data.get("name"), _TEXT)
     sweep = Sweep(
         name=data["name"],
-        grid=_entry(Grid, data.get("grid"), "[grid]"),
+        grid=read_entry(Grid, data.get("grid"), "[grid]", _CHECKS),
         models=_entries(ModelEntry, data, "models"),
         tasks=_entries(TaskEntry, data, "tasks"),
-        judge=_entry(JudgeEntry, data["judge"], "[judge]") if "judge" in data else None,
+        judge=read_entry(JudgeEntry, data["judge"], "[judge]", _CHECKS) if "judge" in data else None,
     )
     for model in sweep.models:
         if model.kind in ("vllm", "sglang") and not model.endpoints:
@@ -253,7 +270,7 @@ def _entries(kind: type[Entry], data: Mapping[str, Any], key: str) -> tuple[Entr
     given = data.get(key)
     if not isinstance(given, list) or not 1 <= len(given) <= MAX_LIST:
         raise LZPenaltyError(f"{key}: there must be at least one [[{key}]].")
-    made = tuple(_entry(kind, item, f"[[{key}]] {number}") for number, item in enumerate(given, 1))
+    made = tuple(read_entry(kind, item, f"[[{key}]] {number}", _CHECKS) for number, item in enumerate(given, 1))
     names = [item.name for item in made]  # type: ignore[attr-defined]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -261,7 +278,8 @@ def _entries(kind: type[Entry], data: Mapping[str, Any], key: str) -> tuple[Entr
     return made
 
 
-def _entry(kind: type[Entry], given: Any, where: str) -> Entry:
+def read_entry(kind: type[Entry], given: Any, where: str, checks: Mapping[str, Any]) -> Entry:
+    """Return a table of a sweep as an object of this class. `checks` has the checks of its fields; others are texts."""
     if not isinstance(given, Mapping):
         raise LZPenaltyError(f"{where}: is missing or not a table.")
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
@@ -270,16 +288,16 @@ def _entry(kind: type[Entry], given: Any, where: str) -> Entry:
         if key not in fields:
             said = f"{shown_name(key)} is unknown. Did you mean {closest(key, fields)}?"
             raise LZPenaltyError(f"{where}: {said} Known: {', '.join(fields)}.")
-        values[key] = _value(f"{where} {key}", key, value, str(fields[key].type))
+        name = f"{where} {key}"
+        values[key] = checks[key](name, value) if key in checks else _value(name, key, value, str(fields[key].type))
     for name, field in fields.items():
-        if field.default is dataclasses.MISSING and name not in values:
+        needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if needed and name not in values:
             raise LZPenaltyError(f"{where}: {name} is missing.")
     return kind(**values)
 
 
 def _value(where: str, key: str, value: Any, kind: str) -> Any:
-    if key in _CHECKS:
-        return _CHECKS[key](where, value)
     if kind.startswith("tuple"):
         item = real(0, 1e9) if "float" in kind else _string
         limit = 2 if key == "price" else MAX_LIST

@@ -1,0 +1,95 @@
+"""Say where the paper's claims hold on the models of a study, in words that the numbers decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lz_penalty.evaluation.study._offline.differences import UNCLEAR
+from lz_penalty.evaluation.study._offline.settings import NONE, canonical
+from lz_penalty.evaluation.study._offline.study import GREEDY, Study
+from lz_penalty.evaluation.study._offline.summaries import differences, harm_share, primary, share
+from lz_penalty.evaluation.study._offline.tables import label
+
+__all__ = ["claims"]
+
+PAPER = "paper:0.15"
+
+
+def claims(study: Study) -> list[str]:
+    """Return a line per claim; nothing about what was not measured."""
+    ours = [PAPER, canonical("guarded")]
+    rivals = [study.best[family] for family in ("repetition", "frequency") if family in study.best]
+    return [
+        *_claim("the LZ penalty leaves effectively no degenerate repetition, also with greedy decoding.", study, ours),
+        *_accuracy("the LZ penalty costs no accuracy.", study, ours),
+        *_claim("repetition and frequency penalties do not end degenerate repetition.", study, rivals),
+        *_harm(study, [*ours, *rivals, *(study.best[one] for one in ("DRY",) if one in study.best)]),
+    ]
+
+
+def _claim(claim: str, study: Study, names: Iterable[str]) -> list[str]:
+    """Return how often degenerate answers became fewer, and where none was left, on the greedy instructions."""
+    told = [one for name in names if (one := _loops(study, name))]
+    return [f"**The paper: {claim}** Degenerate answers to the greedy instructions. {' '.join(told)}"] if told else []
+
+
+def _loops(study: Study, name: str) -> str:
+    found = {
+        cell: one
+        for cell, one in differences(study, "instructions", "degenerate").items()
+        if cell.penalty == name and cell.how == GREEDY
+    }
+    groups: dict[str, list[str]] = {}
+    for cell, one in found.items():
+        before, after = (share(study, each, "degenerate") for each in (cell._replace(penalty=NONE), cell))
+        if before and after:
+            text = f"{_title(study, cell.model)} {100 * before.mean:.1f} to {100 * after.mean:.1f} %"
+            groups.setdefault(one.called, []).append(text)
+    told = [f"{called} on {len(items)} of {len(found)} models ({', '.join(items)})" for called, items in groups.items()]
+    return f"With {label(name)}, {'; '.join(told)}." if told else ""
+
+
+def _accuracy(claim: str, study: Study, names: Iterable[str]) -> list[str]:
+    """Return a line that sorts the tasks by what became of their right answers."""
+    told = []
+    for name in names:
+        groups: dict[str, list[str]] = {"lower": [], "higher": []}
+        unclear: list[float] = []
+        for task in [one for one in _tasks(study) if primary(study, one) == "right"]:
+            for cell, one in differences(study, task, "right").items():
+                if cell.penalty == name and not one.real:
+                    unclear.append(100 * one.mean)
+                elif cell.penalty == name:
+                    way = "" if cell.how == GREEDY else f" at {cell.how}"
+                    interval = f"{100 * one.low:+.1f} to {100 * one.high:+.1f}"
+                    where = f"{task}{way} on {_title(study, cell.model)}"
+                    groups[one.called].append(f"{where} {100 * one.mean:+.1f} ({interval})")
+        sorted_out = [f"{called}: {', '.join(items)}" for called, items in groups.items() if items]
+        if unclear:
+            sorted_out.append(f"{UNCLEAR}: {len(unclear)} more comparisons, {min(unclear):+.1f} to {max(unclear):+.1f}")
+        if sorted_out:
+            told.append(f"With {label(name)}, {'; '.join(sorted_out)}.")
+    return [f"**The paper: {claim}** Right answers, in points. {' '.join(told)}"] if told else []
+
+
+def _harm(study: Study, names: Iterable[str]) -> list[str]:
+    told = []
+    for name in dict.fromkeys(names):
+        models = [model for model in study.plan.models if (model.name, name) in study.harm]
+        shares = [found.mean for model in models if (found := harm_share(study.harm[model.name, name]))]
+        if shares:
+            low, high = f"{100 * min(shares):.1f}", f"{100 * max(shares):.1f}"
+            told.append(f"{label(name)} {low} %" if low == high else f"{label(name)} {low} to {high} %")
+    return (
+        [f"**What it costs.** Right tokens lost in prose, code and Markdown, by model: {'; '.join(told)}."]
+        if told
+        else []
+    )
+
+
+def _title(study: Study, model: str) -> str:
+    return next(one.title or one.name for one in study.plan.models if one.name == model)
+
+
+def _tasks(study: Study) -> list[str]:
+    return [name for name in dict.fromkeys(task.name for task in study.plan.tasks) if study.cells(name)]

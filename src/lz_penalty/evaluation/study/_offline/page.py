@@ -1,0 +1,264 @@
+"""Write the page of a study: report.md, from its numbers alone. The code decides every word about a difference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lz_penalty.evaluation.study._offline.choice import harm_of, near_loops, of_harm, qualifies
+from lz_penalty.evaluation.study._offline.claims import claims
+from lz_penalty.evaluation.study._offline.missing import missing
+from lz_penalty.evaluation.study._offline.plan import RECOMMENDED, Model
+from lz_penalty.evaluation.study._offline.settings import NONE, canonical
+from lz_penalty.evaluation.study._offline.study import GREEDY, Cell, Study
+from lz_penalty.evaluation.study._offline.summaries import differences, primary, share
+from lz_penalty.evaluation.study._offline.tables import changed, label, markdown, percent, shown_settings
+
+__all__ = ["page"]
+
+KINDS = {"prose": "prose", "code": "code", "markdown": "Markdown", "json": "JSON", "reasoning": "solutions"}
+COPY = "copy "
+UNKNOWN = "?"
+HARM_SENTENCE = (
+    "Near-loops in answers against the right tokens that a setting loses in given texts (prose, code, Markdown); the lower "
+    "left is best. First panel: all measured settings of a family on the tuning data, mean over its models. Others: the best "
+    "of each family on the test data, with 95 % intervals. Axes have a scale of square roots."
+)
+TEMPERATURE_SENTENCE = (
+    "Accuracy and degenerate repetition over temperature, as in the paper's figures; bars are standard deviations over runs. "
+    "The paper's models are ten to twenty times as large: its trend can be compared, not its level."
+)
+TOKENS_SENTENCE = (
+    "Tokens per answer to the greedy instructions, with 95 % intervals. Fewer is better only if the answers are as good: a "
+    "setting far left of the others may end answers too early, and one far right rambles."
+)
+METHOD = """\
+- Each answer is compared with the answer without a penalty to the same question. For right or wrong and for loops, p is
+  McNemar's exact one; for shares and for means over runs, signs are flipped at random. Intervals draw the questions again
+  ({draws:,} times, fixed seed).
+- p and intervals are corrected by Holm over all models, samplings and settings of a task. **A difference is called lower or
+  higher, and is in bold, only if its corrected interval excludes zero.** All others are called "not established".
+- Near-loop: less than half of the 4-grams of an answer are different. Degenerate: a unit occurs 20 times or more in a row.
+- Lost: of the tokens of a given text that greedy decoding gets right without a penalty, the share that it gets wrong with it.
+  A temperature loses a token with the probability that it samples another one. Stopping loses all tokens after its stop.
+- `stop:N` is not run: the answers without a penalty end where N copies in a row, of 60 tokens or more together, would have
+  ended them.
+- Each family has six settings, which the sweep `real` fixes. The best of each, by the rule, was chosen on the tuning data:
+  even-numbered instructions, GSM8K's training problems, and texts with even numbers. The rule: among the settings with no
+  degenerate answer and at most 1 % near-loops on each model, the least harm; if there is none, the fewest near-loops.
+- The six settings were not picked blindly. Most had been measured on the tuning data before (`research/presets`), and the
+  preset `guarded` was found there among 247 settings, more than any other family had. Only the six are equal here.
+- Texts of answers are not stored here, and no question of AIME or GPQA."""
+
+
+def page(study: Study, figures: Sequence[str], draws: int) -> str:
+    """Return report.md; `figures` are the names of the figures that were drawn."""
+    parts = [
+        "# Real models: loops, harm and accuracy under penalties",
+        _about(study),
+        _section("Where the paper's claims hold", "\n".join(f"- {line}" for line in claims(study))),
+        _section(
+            "Loops against harm",
+            _picture(figures, "loops-harm", "Loops against harm", HARM_SENTENCE),
+            *_loops(study, GREEDY),
+            *_loops(study, RECOMMENDED),
+            _harm(study),
+        ),
+        _section("Right answers", *_accuracy(study)),
+        _section("Over temperature", _picture(figures, "temperature", "Over temperature", TEMPERATURE_SENTENCE)),
+        _section("What it saves", _picture(figures, "tokens", "Tokens per answer", TOKENS_SENTENCE), _batches(study)),
+        _section("How the settings were chosen", _choice(study)),
+        _section(
+            "Not measured", "\n".join(f"- {line}" for line in missing(study)) or "Nothing that the sweep asks for."
+        ),
+        _section("How it is measured", METHOD.format(draws=draws)),
+        "All numbers: [cells](tables/cells.csv), [differences](tables/differences.csv), [harm](tables/harm.csv), "
+        "[choice](tables/choice.csv). docs/study.md says how to run this on other models.",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _section(title: str, *parts: str) -> str:
+    """Return a section; nothing if it is empty."""
+    content = "\n\n".join(part for part in parts if part)
+    return f"## {title}\n\n{content}" if content else ""
+
+
+def _about(study: Study) -> str:
+    used = [model for model in study.plan.models if any(cell.model == model.name for cell in study.answers)]
+    lines = [[model.title, model.about, f"`{model.sha256[:16]}`" if model.sha256 else ""] for model in used]
+    answers = sum(len(rows) for rows in study.answers.values())
+    texts = sum(len(rows) for rows in study.harm.values())
+    said = (
+        f"{answers:,} answers of {len(used)} models to {len(_tasks(study))} tasks, and {texts:,} readings of given texts, "
+        "without a penalty and with the best setting of every family. vLLM wrote all answers."
+    )
+    return f"{said}\n\n{markdown(['model', 'file', 'sha256 begins'], lines, '---|')}\n\n{_machines(study)}"
+
+
+def _machines(study: Study) -> str:
+    """Return a sentence about the machines, which names the cells that a CPU wrote."""
+    gpus = sorted({str(one["gpu"]) for one in study.machines.values() if one.get("gpu", "none") != "none"})
+    on_cpu: dict[str, list[str]] = {}
+    for cell, one in study.machines.items():
+        if cell in study.answers and one.get("gpu", "none") == "none":
+            on_cpu.setdefault(f"{label(cell.penalty)} on {cell.task}", []).append(_title(study, cell.model))
+    told = f"Written on {', '.join(gpus)}." if gpus else "Written on a CPU."
+    if gpus and on_cpu:
+        rest = "; ".join(f"{what} ({', '.join(sorted(set(models)))})" for what, models in on_cpu.items())
+        told += f" A CPU wrote: {rest}. Their differences against no penalty contain that of the machines."
+    return told
+
+
+def _of(count: int, most: int) -> str:
+    """Return how many questions a number is from, if they are not all of them; then only its change can be compared."""
+    return f" [{count} questions]" if count < most else ""
+
+
+def _title(study: Study, model: str) -> str:
+    return next(one.title or one.name for one in study.plan.models if one.name == model)
+
+
+def _tasks(study: Study) -> list[str]:
+    return [name for name in dict.fromkeys(task.name for task in study.plan.tasks) if study.cells(name)]
+
+
+def _picture(figures: Sequence[str], name: str, title: str, sentence: str) -> str:
+    return f"![{title}](figures/{name}.svg)\n\n*{sentence}*" if name in figures else ""
+
+
+# ---------------------------------------------------------------- loops and harm
+
+
+def _loops(study: Study, how: str) -> list[str]:
+    parts = []
+    for task in [name for name in _tasks(study) if primary(study, name) == "near_loop"]:
+        cells = study.cells(task, how)
+        if not cells:
+            continue
+        count = max(len(study.values(cell, "near_loop")) for cell in cells)
+        found = differences(study, task, "near_loop")
+        models = [model for model in study.plan.models if any(cell.model == model.name for cell in cells)]
+        lines = []
+        for name in shown_settings(study, cells):
+            row = [label(name)]
+            for model in models:
+                cell = Cell(model.name, task, how, name)
+                near, tokens = share(study, cell, "near_loop"), share(study, cell, "tokens")
+                real = cell in found and found[cell].real
+                told = (
+                    f"{percent(near.mean)}, {tokens.mean:.0f}{_of(near.count, count)}" if near and tokens else UNKNOWN
+                )
+                row.append(f"**{told}**" if real else told)
+            lines.append(row)
+        way = "greedy" if how == GREEDY else "the sampling that the model's makers recommend"
+        parts.append(
+            f"Near-loops, and tokens per answer: {count} questions of `{task}`, {way}. Bold: really different from none. "
+            f"{UNKNOWN}: not measured.\n\n" + markdown(["", *(model.title for model in models)], lines)
+        )
+    return parts
+
+
+def _harm(study: Study) -> str:
+    """Return the table of right tokens lost, the mean over the models that were measured with every setting."""
+    names = [name for name in dict.fromkeys([NONE, canonical("guarded"), *study.order]) if name != NONE]
+    names = [name for name in names if any((model.name, name) in study.harm for model in study.plan.models)]
+    names = [name for name in names if name in _shown(study)]
+    models = _whole(study, names)
+    if not models or not names:
+        return ""
+    lines = []
+    for name in names:
+        found = [of_harm(study.harm[model.name, name]) for model in models]
+        row = [label(name), percent(harm_of({str(n): {"harm": one} for n, one in enumerate(found)}))]
+        row += [
+            percent(sum(one[kind]["lost"] for one in found) / len(found)) if kind in found[0] else "" for kind in KINDS
+        ]
+        copies = [means["lost"] for one in found for kind, means in one.items() if kind.startswith(COPY)]
+        lines.append([*row, percent(sum(copies) / len(copies)) if copies else ""])
+    who = ", ".join(model.title for model in models)
+    said = f"Right tokens lost in given texts, mean of {who}. The rule uses the mean of prose, code and Markdown."
+    return f"{said}\n\n{markdown(['', 'rule', *KINDS.values(), 'copies'], lines)}"
+
+
+def _shown(study: Study) -> set[str]:
+    usual = {canonical(name) for names in study.plan.sets.values() for name in names}
+    return {canonical("guarded"), *study.best.values()} | usual
+
+
+def _whole(study: Study, names: Sequence[str]) -> list[Model]:
+    return [model for model in study.plan.models if all((model.name, name) in study.harm for name in names)]
+
+
+# ---------------------------------------------------------------- right answers
+
+
+def _accuracy(study: Study) -> list[str]:
+    """Return a table for each task that is scored: the share of none, and the change of each setting."""
+    parts = []
+    for task in [name for name in _tasks(study) if primary(study, name) != "near_loop"]:
+        measure = primary(study, task)
+        cells = study.cells(task)
+        count = max(len(study.values(cell, measure)) for cell in cells)
+        found = differences(study, task, measure)
+        columns = list(dict.fromkeys((cell.model, cell.how) for cell in cells))
+        lines = []
+        for name in shown_settings(study, cells):
+            row = [label(name)]
+            for model, how in columns:
+                cell = Cell(model, task, how, name)
+                mean = share(study, cell, measure)
+                change = f", {changed(found[cell])}" if cell in found else ""
+                row.append(f"{percent(mean.mean)}{change}{_of(mean.count, count)}" if mean else UNKNOWN)
+            lines.append(row)
+        what = "How much of a copy is right" if measure == "fidelity" else "Right answers"
+        head = ["", *(f"{_title(study, model)}, {_way(how)}" for model, how in columns)]
+        parts.append(
+            f"**{task}.** {what}, and the change against none in points with its corrected interval; {count} questions.\n\n"
+            + markdown(head, lines)
+        )
+    return parts
+
+
+def _way(how: str) -> str:
+    return how if how in (GREEDY, RECOMMENDED) else f"temperature {how}"
+
+
+# ---------------------------------------------------------------- what it saves
+
+
+def _batches(study: Study) -> str:
+    if not study.batches:
+        return ""
+    lines = []
+    for (model, name), rows in study.batches.items():
+        plain = study.batches.get((model, NONE), [])
+        seconds, tokens = (sum(row[key] for row in rows) / len(rows) for key in ("seconds", "tokens"))
+        row = [f"{_title(study, model)}, {label(name)}", f"{tokens:,.0f}", f"{seconds:.1f} s"]
+        for key, value in (("tokens", tokens), ("seconds", seconds)):
+            before = sum(one[key] for one in plain) / len(plain) if plain else 0
+            row.append(f"{100 * (value / before - 1):+.0f} %" if before and name != NONE else "")
+        lines.append(row)
+    count = max(row["answers"] for rows in study.batches.values() for row in rows)
+    return f"Wall time of a whole batch of {count} requests in vLLM, one setting at a time.\n\n" + markdown(
+        ["", "tokens", "wall time", "tokens against none", "time against none"], lines
+    )
+
+
+# ---------------------------------------------------------------- the choice
+
+
+def _choice(study: Study) -> str:
+    lines = []
+    for family, names in study.plan.families.items():
+        measured = [name for name in map(canonical, names) if name in study.tuning]
+        best = study.best.get(family)
+        if best is None:
+            lines.append([family, f"{len(measured)} of {len(names)}", UNKNOWN, "", "", ""])
+            continue
+        models = study.tuning[best]
+        near = sum(map(near_loops, models.values())) / len(models)
+        good = "yes" if qualifies(models) else "no"
+        lines.append(
+            [family, f"{len(measured)} of {len(names)}", label(best), good, percent(near), percent(harm_of(models))]
+        )
+    return markdown(["family", "measured", "best", "qualifies", "near-loops", "lost"], lines)

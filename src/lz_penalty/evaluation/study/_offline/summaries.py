@@ -1,0 +1,91 @@
+"""The numbers of a study's report: shares with intervals, harm and differences against no penalty."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lz_penalty.evaluation.study._offline.choice import RULE_KINDS
+from lz_penalty.evaluation.study._offline.differences import SEED, Difference, bootstrap, corrected
+from lz_penalty.evaluation.study._offline.files import Record
+from lz_penalty.evaluation.study._offline.settings import NONE
+from lz_penalty.evaluation.study._offline.study import MEASURES, Cell, Study
+from lz_penalty.evaluation.study.statistics import wilson
+
+__all__ = ["Share", "differences", "harm_share", "primary", "share", "spread"]
+
+DRAWS = 2_000
+
+
+@dataclass(frozen=True)
+class Share:
+    """A mean with its 95 % interval, and how many questions or texts it is from."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+
+def primary(study: Study, task: str) -> str:
+    """Return the measure that a task is about: right answers, copies, or near-loops."""
+    sources = {one.source for one in study.plan.tasks if one.name == task}
+    if sources & {"instructions", "long"}:
+        return "near_loop"
+    return "fidelity" if "copies" in sources else "right"
+
+
+def share(study: Study, cell: Cell, measure: str) -> Share | None:
+    """Return the mean of a measure in a cell: Wilson's interval for a share, else drawn again; `None` if not measured."""
+    values = study.values(cell, measure)
+    if not values:
+        return None
+    mean = sum(values.values()) / len(values)
+    shares = measure not in ("tokens", "wasted", "fidelity")
+    low, high = wilson(mean, len(values)) if shares else bootstrap(list(values.values()))
+    return Share(mean, low, high, len(values))
+
+
+def spread(study: Study, cell: Cell, measure: str) -> tuple[float, float] | None:
+    """Return the mean of a measure and its standard deviation over runs; 0 for one run, `None` if not measured."""
+    if not study.values(cell, measure):
+        return None
+    runs: dict[int, list[float]] = defaultdict(list)
+    for row in study.answers[cell]:
+        runs[row["run"]].append(MEASURES[measure](row))
+    means = [sum(values) / len(values) for values in runs.values()]
+    return float(np.mean(means)), float(np.std(means, ddof=1)) if len(means) > 1 else 0.0
+
+
+def harm_share(rows: Sequence[Record], kinds: Sequence[str] = RULE_KINDS) -> Share | None:
+    """Return the share of right tokens lost, the mean over kinds of text; texts are drawn again for the interval."""
+    groups = [[row for row in rows if row["kind"] == kind] for kind in kinds]
+    if not all(groups):
+        return None
+    rng, means = np.random.default_rng(SEED), np.zeros(DRAWS)
+    mean = 0.0
+    for group in groups:
+        lost, right = (np.array([row[key] for row in group], dtype=np.float64) for key in ("lost", "right"))
+        drawn = rng.integers(len(group), size=(DRAWS, len(group)))
+        means += lost[drawn].sum(1) / np.maximum(right[drawn].sum(1), 1) / len(groups)
+        mean += lost.sum() / max(right.sum(), 1) / len(groups)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return Share(float(mean), float(low), float(high), sum(map(len, groups)))
+
+
+def differences(study: Study, task: str, measure: str) -> dict[Any, Difference]:
+    """Return the difference of every cell of a task against no penalty, corrected for all of them together."""
+    if (task, measure) in study.differences:
+        return study.differences[task, measure]
+    pairs = {}
+    for cell in study.cells(task):
+        before = study.values(cell._replace(penalty=NONE), measure)
+        after = study.values(cell, measure)
+        if cell.penalty != NONE and before and after:
+            pairs[cell] = (before, after)
+    study.differences[task, measure] = corrected(pairs)
+    return study.differences[task, measure]

@@ -1,0 +1,207 @@
+"""The sweep `real`: its settings, jobs and estimate, and the choice of the best setting of each family."""
+
+import json
+import statistics
+
+import pytest
+
+from lz_penalty.errors import LZPenaltyError
+from lz_penalty.evaluation.measures import is_near_loop
+from lz_penalty.evaluation.study._offline.choice import best_of_families, of_answers, of_harm
+from lz_penalty.evaluation.study._offline.estimate import estimates
+from lz_penalty.evaluation.study._offline.files import read_result
+from lz_penalty.evaluation.study._offline.plan import HARM, jobs, read_plan
+from lz_penalty.evaluation.study._offline.questions import questions
+from lz_penalty.evaluation.study._offline.results import Folder
+from lz_penalty.evaluation.study._offline.settings import canonical, setting
+from lz_penalty.evaluation.study._offline.study import _task_of
+from tests.support import ROOT, real_study
+from tests.support.commands import run
+
+PRESETS = ROOT / "research" / "presets" / "results"
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return read_plan("real")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return real_study.data(tmp_path_factory.mktemp("real"))
+
+
+def test_every_family_has_six_settings_that_can_be_asked_for(plan):
+    named = [name for names in plan.families.values() for name in names]
+    assert all(len(set(names)) == 6 for names in plan.families.values())
+    assert len({canonical(name) for name in named}) == 6 * len(plan.families)
+    assert all(setting(name).name == name for name in named)
+
+
+def test_the_whole_sweep_fits_into_two_hours(plan, data, tmp_path):
+    found = estimates(plan, jobs(plan), Folder(tmp_path), data, real_study.models(tmp_path, *_names(plan)), None, 30)
+    starts = len({(one.sitting, one.job.model.name) for one in found}) * plan.speed.start_seconds
+    assert sum(one.seconds for one in found) + starts <= 60 * plan.speed.minutes
+    assert all(one.sitting for one in found)
+    assert max(one.seconds for one in found) < 600  # an interruption costs less than ten minutes
+    assert [one.sitting for one in found] == sorted(one.sitting for one in found)
+    for sitting in {one.sitting for one in found}:
+        mine = [one for one in found if one.sitting == sitting]
+        busy = sum(one.seconds for one in mine) + len({one.job.model.name for one in mine}) * plan.speed.start_seconds
+        assert busy <= 60 * plan.speed.sitting
+
+
+def test_the_estimate_expects_answers_as_long_as_those_that_were_measured(plan):
+    lengths = {}
+    for path in sorted((PRESETS / "answers").glob("*.jsonl.xz")):
+        about, rows = read_result(path)
+        task = _task_of(plan, about["job"])
+        if task is not None and task.source != HARM:
+            wanted = plan.settings_of(task, {}) + tuple(
+                canonical(name) for names in plan.families.values() for name in names
+            )
+            kept = [row["tokens"] for row in rows if canonical(row["penalty"]) in wanted]
+            lengths.setdefault((task, about["model"]), []).extend(kept)
+    assert len(lengths) >= 13
+    for (task, model), tokens in lengths.items():
+        assert task.tokens[model] == pytest.approx(statistics.mean(tokens), rel=0.3), (task.name, model)
+
+
+def _names(plan):
+    return [model.name for model in plan.models]
+
+
+# ---------------------------------------------------------------- the choice
+
+
+def test_the_committed_numbers_choose_these_settings(plan):
+    settings = json.loads((PRESETS / "choose.json").read_text())["settings"]
+    assert best_of_families(plan, settings) == {
+        "repetition": "repetition:1.3",
+        "frequency": "frequency:1.0",
+        "presence": "presence:2.0",
+        "DRY": "dry:0.8,allowed_length=2",
+        "DRY with breakers": "dry:1.6,allowed_length=2,breakers=usual",
+        "no-repeat-ngram": "no-repeat-ngram:4",
+        "sglang": "sglang:0.3",
+        "paper": "paper:0.2",
+        "guarded": "guarded:0.35",
+        "failsafe": "failsafe:0.3",
+    }
+
+
+def means(near, lost, degenerate=0):
+    rows = [
+        {
+            "degenerate": n < degenerate,
+            "loop": False,
+            "distinct_4": 0.4 if n < near else 0.9,
+            "capped": False,
+            "tokens": 100,
+        }
+        for n in range(100)
+    ]
+    assert sum(is_near_loop(row["distinct_4"]) for row in rows) == near
+    texts = [
+        {"kind": kind, "tokens": 9, "right": 100, "lost": lost, "bits": 1} for kind in ("prose", "code", "markdown")
+    ]
+    return {model: {"answers": of_answers(rows), HARM: of_harm(texts)} for model in ("a", "b")}
+
+
+def test_the_rule_within_a_family(plan):
+    settings = {
+        "none": means(50, 0),
+        "paper:0.05": means(40, 0),
+        "paper:0.1": means(1, 30),  # qualifies
+        "paper:0.15": means(0, 20),  # qualifies with less harm
+        "paper:0.2": means(0, 1, degenerate=1),
+        "sglang:0.1": means(9, 1),
+        "sglang:0.2": means(5, 70),  # none qualifies: the fewest near-loops win
+        "paper:0.2,lookback=adjacent": means(0, 0),  # of no family
+    }
+    assert best_of_families(plan, settings) == {"paper": "paper:0.15", "sglang": "sglang:0.2"}
+
+
+def test_tasks_wait_for_the_families_that_they_need(plan):
+    paper = next(task for task in plan.tasks if task.name == "MATH-500")
+    assert plan.waits_for(paper, {}) == ["repetition", "frequency"]
+    best = {"repetition": "repetition:1.2", "frequency": "frequency:0.5"}
+    assert plan.waits_for(paper, best) == []
+    assert plan.settings_of(paper, best) == ("none", "guarded:0.35", "paper:0.15", "repetition:1.2", "frequency:0.5")
+
+
+# ---------------------------------------------------------------- questions and files
+
+
+def test_each_right_answer_is_scored_as_right(plan, data):
+    answers = {"gsm8k_train": "It is 8.", "gsm8k_test": "It is 8.", "math500": "\\boxed{7}", "aime": "\\boxed{7}"}
+    answers |= {"gpqa": "The answer is A.", "humaneval": "```python\ndef one():\n    return 1\n```"}
+    for task in {task.source: task for task in plan.tasks if task.source in answers}.values():
+        question = questions(task, data)[7]
+        assert question.score(answers[task.source]) == {"right": True}, task.source
+        assert question.score("No idea.") == {"right": False}
+
+
+def test_tuning_and_test_share_no_instruction(plan, data):
+    tuning, test = (
+        {question.name for question in questions(task, data)}
+        for task in plan.tasks
+        if task.source == "instructions" and task.temperatures == (0.0,)
+    )
+    assert len(tuning) == 88
+    assert len(test) == 87
+    assert not tuning & test
+
+
+TASK = '[[tasks]]\nname="a"\nsource="{}"\nmodels=["{}"]\nsettings=["{}"]\n'
+MISTAKES = {
+    "five settings": ('paper = ["paper:0.1"]', "family 'paper': has 1 settings; every family has 6"),
+    "an unknown setting": ('[sets]\nmine = ["papper:0.1"]', "penalty 'papper:0.1': unknown. Did you mean paper?"),
+    "an unknown source": (TASK.format("gsm", "one", "none"), "source = 'gsm': must be one"),
+    "an unknown model": (TASK.format("json", "on", "none"), "Did you mean one?"),
+    "an unknown family": (TASK.format("json", "one", "best dry"), "unknown family 'dry'"),
+    "a task twice": (2 * TASK.format("json", "one", "none"), "'one-a-t0' occurs twice"),
+    "a bad number": (TASK.format("json", "one", "stop:x"), "must be stop:NUMBER"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_mistakes_in_a_sweep_are_named(case, tmp_path):
+    more, message = MISTAKES[case]
+    path = real_study.sweep(tmp_path, [{"name": "j", "source": "json", "models": ["one"], "settings": ["none"]}])
+    text = path.read_text()
+    path.write_text(
+        text.replace(f"paper = {real_study.FAMILY}", more) if case == "five settings" else f"{text}\n{more}\n"
+    )
+    with pytest.raises(LZPenaltyError, match=message.replace("(", "\\(")):
+        read_plan(path)
+
+
+def test_the_dry_run_names_what_is_missing(data, tmp_path):
+    models = real_study.models(tmp_path, "smollm2", "tinyllama", "gemma", "qwen05")
+    (data / "aime24.jsonl.xz").rename(tmp_path / "aside")
+    try:
+        done = run("eval", "real", "--dry-run", "--data", data, "--models", models, "--out", tmp_path / "out")
+    finally:
+        (tmp_path / "aside").rename(data / "aime24.jsonl.xz")
+    assert done.returncode == 1
+    assert "qwen15 in Hugging Face's layout (Qwen2.5-Coder-1.5B-Instruct" in done.stderr
+    assert "task 'AIME 2024' needs" in done.stderr
+    assert "waits for tuning" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "--data is missing; sweep real needs it"),
+        (("--data", "."), "--models is missing"),
+        (("--data", ".", "--models", "gone"), "--models gone: not a folder"),
+        (("--data", ".", "--models", ".", "--only", "qwen7"), "--only qwen7: no job has such a name"),
+        (("--data", ".", "--models", ".", "--shard", "3/2"), "--shard '3/2': must be I/N"),
+    ],
+)
+def test_wrong_options_are_named(options, message, tmp_path):
+    done = run("eval", "real", "--dry-run", "--out", tmp_path / "out", *options)
+    assert done.returncode == 2
+    assert message in done.stderr
