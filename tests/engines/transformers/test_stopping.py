@@ -166,3 +166,19 @@ def test_a_stream_of_the_model_is_stopped(model, prompts, plain):
         written = list(stream)
         assert written == row[: end or NEW]
         assert stream.repetition == (repetition_at_end(written, **LIMITS) if end else None)
+
+
+def test_a_frame_stops_a_row_only_with_a_tokenizer(tokenizer):
+    chain = tokenizer("".join(f"case {i}: return {i * i};\n" for i in range(90)), add_special_tokens=False).input_ids
+    prose = tokenizer(bundled_model.prompts()[0], add_special_tokens=False).input_ids
+    size = 16 * (len(chain) // 16)
+    rows = torch.full((2, size), tokenizer.pad_token_id)
+    rows[0] = torch.tensor(chain[:size])
+    rows[1, : len(prose[:size])] = torch.tensor(prose[:size])
+    with_tokenizer = RepetitionStoppingCriteria(0, tokenizer=tokenizer, pad_token_id=tokenizer.pad_token_id)
+    assert with_tokenizer(rows)[0].item() is True
+    assert with_tokenizer(rows[:, :-1])[0].item() is False  # looked at every 16 tokens
+    assert with_tokenizer.repetition(rows[0]).skeleton.endswith(r"; \n")
+    assert with_tokenizer.repetition(rows[1]) is None
+    plain = RepetitionStoppingCriteria(0)
+    assert plain(rows)[0].item() is False
