@@ -1,8 +1,8 @@
 """Watch the answers of models that others serve, and cut those that loop.
 
-`lz-penalty guard` is a proxy in front of any OpenAI-compatible endpoint. In a program, `GuardedStream` and
-`AsyncGuardedStream` wrap the streams of the `openai` client. `create_app` needs the extra `guard`, and the streams need
-only NumPy.
+`lz-penalty guard` is a proxy in front of any OpenAI-compatible endpoint; `create_app` is the same as an ASGI app and needs
+the extra `guard`. In a program, `GuardedStream` and `AsyncGuardedStream` wrap the streams of the `openai` client; they
+need no extra. `lz_penalty.guard.litellm` is a callback for the LiteLLM proxy.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from lz_penalty.guard._settings import GuardSettings
 from lz_penalty.guard._watch import Thresholds, Verdict
+from lz_penalty.guard._wrapped import AsyncGuardedStream, GuardedStream
 
 if TYPE_CHECKING:
     from starlette.routing import Router
 
-__all__ = ["GuardSettings", "Thresholds", "Verdict", "create_app"]
+__all__ = ["AsyncGuardedStream", "GuardSettings", "GuardedStream", "Thresholds", "Verdict", "create_app"]
 
 
 def create_app(settings: GuardSettings) -> Router:

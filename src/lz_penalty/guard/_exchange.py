@@ -13,9 +13,10 @@ import httpx
 from lz_penalty._http import fields_of
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.guard._again import Plugins, continuation, safer, to_bytes
+from lz_penalty.guard._followed import MAX_CHOICES, Followed
 from lz_penalty.guard._metrics import Metrics
 from lz_penalty.guard._settings import GuardSettings
-from lz_penalty.guard._stream import FIELD, MAX_CHOICES, Stream
+from lz_penalty.guard._stream import FIELD, Stream
 from lz_penalty.guard._upstream import Headers, Upstream, UpstreamError, kind_of, passed_back
 from lz_penalty.guard._watch import Verdict
 from lz_penalty.guard._whole import Whole, examined
@@ -144,11 +145,11 @@ class Exchange:
         await self._reply.start(200, passed_back(response, without_length=True))
         stream = self._follow()
         await self._events(response, stream)
-        if not stream.looped:
+        if not stream.answer.looped:
             await self._reply.end()
             return
         await self._services.upstream.close(response)  # no more tokens are paid for
-        verdict = stream.verdicts[0]
+        verdict = stream.answer.verdicts[0]
         again = await self._continued(stream, verdict)
         if again is None:
             self.outcome = "cut"
@@ -159,19 +160,21 @@ class Exchange:
             await self._reply.write(stream.seam(self._about(verdict, self._action)))
             second = self._follow()
             await self._events(again, second)
-            await self._reply.end(self._ending(second, second.verdicts[0], "cut") if second.looped else b"")
+            await self._reply.end(
+                self._ending(second, second.answer.verdicts[0], "cut") if second.answer.looped else b""
+            )
         finally:
             await self._services.upstream.close(again)
 
     def _follow(self) -> Stream:
-        return Stream(
+        answer = Followed(
             self._route,
             self._settings.thresholds,
-            self._settings.max_event,
             cuts=self._action != "watch",
             keeps=self._settings.max_answer if self._action in ("continue", "retry") else 0,
             choices=self._choices,
         )
+        return Stream(answer, self._settings.max_event)
 
     async def _events(self, response: httpx.Response, stream: Stream) -> None:
         """Pass on a stream until it ends or is over."""
@@ -195,11 +198,11 @@ class Exchange:
         for why, number in (
             ("long event", stream.long),
             ("not JSON", stream.unparsed),
-            ("too many texts", int(stream.unwatched)),
+            ("too many texts", int(stream.answer.unwatched)),
         ):
             if number:
                 metrics.unexamined.labels(why).inc(number)
-        self._found(stream.verdicts)
+        self._found(stream.answer.verdicts)
 
     def _found(self, verdicts: list[Verdict]) -> None:
         self.verdicts += verdicts
@@ -218,9 +221,11 @@ class Exchange:
 
     async def _continued(self, stream: Stream, verdict: Verdict) -> httpx.Response | None:
         """Ask upstream to continue after a cut. Return its stream, or `None` if there is none."""
-        if self._action not in ("continue", "retry") or verdict.channel != "content" or not stream.complete:
+        if self._action not in ("continue", "retry") or verdict.channel != "content" or not stream.answer.complete:
             return None
-        fields = continuation(self._route, self._request(), stream.text[: verdict.first_copy_end], self._settings)
+        fields = continuation(
+            self._route, self._request(), stream.answer.text[: verdict.first_copy_end], self._settings
+        )
         if fields is None:
             return None
         response = await self._second(fields)

@@ -8,19 +8,16 @@ from typing import Any
 __all__ = ["ResponsesEnding"]
 
 MAX_ITEMS = 64
+MAX_TEXT = 2**20  # characters that are stored
 _SMALL = 64 * 1024  # characters of the stored response object
 _PARTS = {"response.output_text.delta": "output_text", "response.reasoning_text.delta": "reasoning_text"}
 
 
 class ResponsesEnding:
-    """Collect what the last events of a response need.
+    """Collect what the last events of a response need."""
 
-    Args:
-        keeps: characters of text that are stored.
-    """
-
-    def __init__(self, keeps: int) -> None:
-        self._left = keeps
+    def __init__(self) -> None:
+        self._left = MAX_TEXT
         self._response: dict[str, Any] = {}
         self._items: dict[int, dict[str, Any]] = {}
         self._texts: dict[tuple[int, int, str], str] = {}

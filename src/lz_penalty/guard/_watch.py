@@ -162,7 +162,7 @@ def _text(run: Repetition) -> str:
 def is_words(unit: Iterable[str]) -> bool:
     """Return whether a unit has only letters, spaces and punctuation marks, and at least 60 % letters.
 
-    >>> is_words(" Yes, it is."), is_words("0, "), is_words("- - "), is_words(" null,\\t")
+    >>> is_words(" I am not sure."), is_words("0, "), is_words("- - "), is_words(" null,\\t")
     (True, False, False, False)
     """
     letters = others = 0
@@ -204,18 +204,24 @@ class Answer:
         self._thresholds = thresholds
         self._make = watch
         self._watches: dict[tuple[int, str, int], Watch] = {}
+        self._looped: set[tuple[int, str, int]] = set()  # texts whose loop was reported
         self.unwatched = False  # whether there were more texts than watches
 
     def feed(self, part: Part) -> Verdict | None:
         """Append a piece and return the loop that it completes, or `None`."""
         key = part[:3]
+        if key in self._looped:
+            return None
         watch = self._watches.get(key)
         if watch is None:
             if len(self._watches) >= MAX_WATCHES:
                 self.unwatched = True
                 return None
             watch = self._watches[key] = self._make(self._thresholds)
-        return _of(watch.feed(part.text), part)
+        found = _of(watch.feed(part.text), part)
+        if found is not None:
+            self._looped.add(key)
+        return found
 
 
 def examine(part: Part, thresholds: Thresholds, watch: Callable[[Thresholds], Watch] = TandemWatch) -> Verdict | None:
