@@ -119,7 +119,7 @@ class Server:
             return True
         try:
             body = json.loads(data)
-            how = json.loads(body.get("model") or "{}")
+            how = _how(str(body.get("model") or "{}"))
         except ValueError:
             body, how = {}, {"do": "echo"}
         key = str(body.get("user", target))
@@ -216,6 +216,11 @@ class Server:
             size = rng.choice((1, 3, 40, 200, 700))
             yield whole[:size]
             whole = whole[size:]
+
+
+def _how(model: str) -> dict[str, Any]:
+    """What to answer: JSON, or JSON in hexadecimal digits after an `x` for programs that split names at commas."""
+    return json.loads(bytes.fromhex(model[1:]) if model.startswith("x") else model)
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
