@@ -39,7 +39,7 @@ def cost(data: Row) -> list[str]:
     note = paragraph(
         f"{both['rounds']} streams of {both['events']} events through each, in turns, from a source on the same machine, "
         f"which had other work at the time. Splitting, parsing and watching an event take {own['us']} us, {own['p99']} us "
-        f"at the 99th percentile, on one core. {machine(data['machine'])}"
+        f"at the 99th percentile, on one core. {machine(data)}"
     )
     return [
         *table(["", "first byte, median", "99th percentile", "an event, median", "99th percentile"], rows),

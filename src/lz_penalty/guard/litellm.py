@@ -56,7 +56,7 @@ class LoopGuard(CustomLogger):
                 choice.delta.tool_calls = None
             else:
                 choice.text = ""
-        setattr(chunk, FIELD, about)
+        chunk.provider_specific_fields = {FIELD: about}  # LiteLLM drops other fields of a chunk
         return chunk
 
     async def async_post_call_success_hook(self, data: dict[str, Any], user_api_key_dict: Any, response: Any) -> Any:
