@@ -248,6 +248,7 @@ def serve(settings: GuardSettings) -> None:
 
     handler = logging.StreamHandler()
     handler.setFormatter(JSONLines())
+    logging.getLogger().handlers = [handler]  # asyncio and libraries, from warnings on
     for name, level in (("lz_penalty.guard", logging.INFO), ("uvicorn.error", logging.INFO)):
         logger = logging.getLogger(name)
         logger.setLevel(level)
