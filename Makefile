@@ -8,11 +8,13 @@ VLLM   := .venv-vllm
 SGLANG := .venv-sglang
 MLX    := .venv-mlx
 LLAMA  := .venv-llama-cpp
+LITELLM := .venv-litellm
 # Warnings are errors in our tests, but not in those of engines, which raise many of their own.
 ENGINE_TESTS := -m pytest --override-ini filterwarnings= --override-ini 'addopts=--strict-markers -q -p no:cacheprovider'
 
 .DEFAULT_GOAL := help
 .PHONY: help demo docs dist report test test-deep test-vllm test-sglang test-llama-cpp test-mlx test-page matrix soak-vllm \
+	soak-guard test-litellm \
 	fuzz fuzz-native check bench bench-llama-cpp format clean
 
 help:             ## this list
@@ -79,6 +81,19 @@ test-vllm: $(VLLM)/.installed  ## the vLLM plug-in in real engines and servers o
 
 soak-vllm: $(VLLM)/.installed  ## thousands of requests against one vLLM server
 	$(VLLM)/bin/python -m tests.engines.vllm.soak --out benchmarks/results/soak_vllm.json
+
+soak-guard: $(STAMP)  ## ten thousand streams through one guard
+	$(BIN)/python -m tests.guard.soak --out benchmarks/results/soak_guard.json
+
+# LiteLLM needs another version of openai than the main environment.
+$(LITELLM)/.installed: pyproject.toml requirements/litellm.txt
+	$(PYTHON) -m venv $(LITELLM)
+	$(LITELLM)/bin/pip install --quiet --disable-pip-version-check --constraint requirements/litellm.txt \
+		'litellm[proxy]' prometheus-client pytest --editable .
+	touch $@
+
+test-litellm: $(LITELLM)/.installed  ## the guard's callback in a real LiteLLM proxy
+	$(LITELLM)/bin/python $(ENGINE_TESTS) --noconftest tests/guard_litellm
 
 # SGLang requires a CUDA build of torch, which is gigabytes. So pip installs no dependencies here, and
 # requirements/sglang.txt lists all that SGLang needs on a CPU.
@@ -148,5 +163,5 @@ format: $(STAMP)  ## make the code look as `check` wants it
 	$(BIN)/ruff format .
 
 clean:            ## remove what was installed and cached
-	rm -rf $(VENV) $(VLLM) $(SGLANG) $(MLX) $(LLAMA) build dist site .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM) $(SGLANG) $(MLX) $(LLAMA) $(LITELLM) build dist site .ruff_cache .mypy_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +

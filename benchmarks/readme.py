@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import detection_tables, engine_tables, evaluation_tables, op_tables, preset_tables
+from benchmarks import detection_tables, engine_tables, evaluation_tables, guard_tables, op_tables, preset_tables
 from benchmarks.tables import results
 from benchmarks.workload import ROOT, arguments
 
@@ -42,6 +42,8 @@ TABLES: tuple[tuple[str, str, Callable[[dict[str, Any]], list[str]], str], ...] 
     ("docs/detection.md", "fresh", detection_tables.fresh, "labelled.json"),
     ("docs/detection.md", "paper20", detection_tables.paper20, "labelled.json"),
     ("docs/detection.md", "thresholds", detection_tables.thresholds, "labelled.json"),
+    ("docs/guard.md", "guard-rates", guard_tables.rates, "guard.json"),
+    ("docs/guard.md", "guard-cost", guard_tables.cost, "guard.json"),
     ("docs/duality.md", "duality", evaluation_tables.duality, "duality.json"),
     ("docs/duality.md", "excess", evaluation_tables.excess, "duality.json"),
     ("docs/duality.md", "partition", evaluation_tables.partition, "duality.json"),

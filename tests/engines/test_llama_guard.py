@@ -16,10 +16,8 @@ from tests.support.malformed import hostile
 
 uvicorn = pytest.importorskip("uvicorn")
 
-from lz_penalty.engines.llama_cpp import _guard as llama_requests  # noqa: E402
-from lz_penalty.engines.llama_cpp._guard import (  # noqa: E402
-    CONFIG,
-    MAX_BODY,
+from lz_penalty import _http  # noqa: E402
+from lz_penalty._http import (  # noqa: E402
     MAX_DEPTH,
     MAX_DIGITS,
     MAX_INTEGERS,
@@ -27,9 +25,9 @@ from lz_penalty.engines.llama_cpp._guard import (  # noqa: E402
     MAX_OUTSIDE,
     MAX_VALUES,
     Connection,
-    Guard,
-    checked_key,
 )
+from lz_penalty.engines.llama_cpp import _guard as llama_requests  # noqa: E402
+from lz_penalty.engines.llama_cpp._guard import CONFIG, MAX_BODY, Guard, checked_key  # noqa: E402
 
 KEY = b"not-a-secret"
 BEARER = (b"authorization", b"Bearer " + KEY)
@@ -326,7 +324,7 @@ def answer(client):
 
 
 def test_connections_that_wait_are_closed(monkeypatch):
-    monkeypatch.setattr(llama_requests, "HEADER_SECONDS", 0.3)
+    monkeypatch.setattr(_http, "HEADER_SECONDS", 0.3)
     monkeypatch.setattr(llama_requests, "BODY_SECONDS", 0.3)
     app, guard = made()
     with serving(guard) as address:
@@ -373,7 +371,7 @@ def test_little_is_parsed_at_once(monkeypatch):
 
 
 def test_an_answer_may_take_longer_than_the_headers(monkeypatch):
-    monkeypatch.setattr(llama_requests, "HEADER_SECONDS", 0.1)
+    monkeypatch.setattr(_http, "HEADER_SECONDS", 0.1)
 
     async def slow(scope, receive, send):
         await asyncio.sleep(0.5)

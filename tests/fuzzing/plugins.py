@@ -289,7 +289,8 @@ def _same(got: Any, want: Any) -> str | None:
 
 
 def _llama() -> Callable[[Request, random.Random], Path]:
-    from lz_penalty.engines.llama_cpp._guard import CONFIG, MAX_BODY, MAX_DEPTH, Guard, fields_of
+    from lz_penalty._http import MAX_DEPTH, fields_of
+    from lz_penalty.engines.llama_cpp._guard import CONFIG, MAX_BODY, Guard
 
     loop = asyncio.new_event_loop()
     headers = [(b"content-type", b"application/json")]

@@ -19,6 +19,7 @@ from lz_penalty.cli.duality import duality
 from lz_penalty.cli.evaluate import evaluate
 from lz_penalty.cli.explain import explain
 from lz_penalty.cli.generate import generate
+from lz_penalty.cli.guard import guard
 from lz_penalty.cli.replay import replay
 from lz_penalty.cli.report import report
 from lz_penalty.cli.serve_llama import serve_llama
@@ -29,6 +30,7 @@ EXTRAS = {
     "torch": "transformers",
     "transformers": "transformers",
     **dict.fromkeys(("llama_cpp", "anyio", "starlette_context", "fastapi", "uvicorn"), "llama-cpp"),
+    **dict.fromkeys(("httpx", "prometheus_client", "starlette", "tomli"), "guard"),
     "openai": "judge",
     "pyarrow": "detect",
     "ray": "ray",
@@ -48,7 +50,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="The Lempel-Ziv penalty: stop language models from repeating themselves endlessly.",
 )
-for command in (demo, explain, generate, compare, cost, duality, detect, replay, serve_llama, doctor):
+for command in (demo, explain, generate, compare, cost, duality, detect, guard, replay, serve_llama, doctor):
     app.command()(command)
 app.command("eval")(evaluate)
 app.command()(report)

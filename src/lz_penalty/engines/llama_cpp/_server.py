@@ -20,7 +20,8 @@ from pydantic import ValidationError
 from pydantic_core import SchemaValidator
 from starlette.middleware import Middleware
 
-from lz_penalty.engines.llama_cpp._guard import CONFIG, MAX_CONNECTIONS, Check, Connection, Guard, checked_key
+from lz_penalty._http import Connection
+from lz_penalty.engines.llama_cpp._guard import CONFIG, MAX_CONNECTIONS, Check, Guard, checked_key
 from lz_penalty.engines.llama_cpp._processor import LZPenaltyProcessors
 from lz_penalty.engines.server import server_settings
 from lz_penalty.errors import BackendUnavailableError, LZPenaltyError, bad_value, show

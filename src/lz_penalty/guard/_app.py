@@ -1,0 +1,274 @@
+"""The guard as an ASGI app, and the server that runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, Router
+
+from lz_penalty import __version__
+from lz_penalty._http import Connection, TooLongError, read_body, refuse
+from lz_penalty.errors import LZPenaltyError
+from lz_penalty.guard._again import Plugins
+from lz_penalty.guard._events import route_of
+from lz_penalty.guard._exchange import AbortedError, Exchange, Reply, Services
+from lz_penalty.guard._metrics import JSONLines, Metrics, log
+from lz_penalty.guard._settings import GuardSettings
+from lz_penalty.guard._upstream import ACTION_HEADER, Upstream, UpstreamError, passed_back, passed_on, target_of
+
+__all__ = ["create_app", "serve"]
+
+Receive = Any
+
+
+class _ClientLeftError(Exception):
+    """The client has disconnected."""
+
+
+def create_app(settings: GuardSettings) -> Router:
+    """Return the guard as an ASGI app: `/health`, `/metrics`, and everything else from upstream.
+
+    Args:
+        settings: what the operator sets; `host`, `port`, `max_connections` and `grace_seconds` are the server's.
+    """
+    metrics = Metrics()
+    upstream = Upstream(settings)
+    proxy = _Proxy(Services(settings, upstream, metrics, Plugins(settings.plugin), asyncio.Lock()))
+
+    async def health(_: Request) -> Response:
+        return JSONResponse({"status": "ok", "version": __version__})
+
+    async def show_metrics(_: Request) -> Response:
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        yield
+        await upstream.aclose()
+
+    routes = [Route("/health", health), Route("/metrics", show_metrics)]
+    return Router(routes, redirect_slashes=False, default=proxy, lifespan=lifespan)
+
+
+class _Proxy:
+    """Handle every request that is not the guard's own."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._settings = services.settings
+
+    async def __call__(self, scope: Any, receive: Receive, send: Any) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            return
+        begin = time.monotonic()
+        route = route_of(scope["path"]) if scope["method"] == "POST" else None
+        handled = _Handled(self._services, scope, receive, send, route)
+        metrics = self._services.metrics
+        metrics.open.inc()
+        try:
+            await handled.run()
+        except AbortedError:
+            raise
+        except asyncio.CancelledError:
+            handled.outcome = "stopped"
+            raise
+        except Exception:
+            handled.outcome = "failed"
+            raise
+        finally:
+            metrics.open.dec()
+            seconds = time.monotonic() - begin
+            metrics.requests.labels(route or "other", handled.outcome).inc()
+            metrics.seconds.labels(route or "other").observe(seconds)
+            handled.log(seconds)
+
+
+class _Handled:
+    """One request, and what became of it."""
+
+    def __init__(self, services: Services, scope: Any, receive: Receive, send: Any, route: str | None) -> None:
+        self._services, self._settings = services, services.settings
+        self._scope, self._receive, self._send, self._route = scope, receive, send, route
+        self._reply = Reply(send)
+        self._exchange: Exchange | None = None
+        self.outcome = "passed"
+
+    def log(self, seconds: float) -> None:
+        """Write one line about the request."""
+        exchange = self._exchange
+        log(
+            "request",
+            id=secrets.token_hex(6),
+            route=self._route or "other",
+            status=self._reply.status,
+            outcome=self.outcome,
+            seconds=round(seconds, 4),
+            bytes=self._reply.size,
+            events=exchange.events if exchange else 0,
+            loops=[one.without_text() for one in exchange.verdicts] if exchange else [],
+        )
+
+    async def run(self) -> None:
+        """Answer the request."""
+        target = target_of(self._scope)
+        if target is None:
+            return await self._refuse(400, "the path must begin with / and must not contain . or .. as a part.")
+        try:
+            work = await (self._examined(target) if self._route else self._passed(target))
+        except _ClientLeftError:
+            self.outcome = "client left"
+            return None
+        except LZPenaltyError as error:
+            return await self._refuse(400, str(error))
+        except TooLongError:
+            most = self._settings.max_body
+            return await self._refuse(413, f"the request's body is longer than {most} bytes. Shorten it.")
+        except asyncio.TimeoutError:
+            seconds = self._settings.body_seconds
+            return await self._refuse(408, f"the request's body took longer than {seconds:g} s. Send it faster.")
+        if work is not None:
+            await self._until_client_leaves(*work)
+        return None
+
+    async def _refuse(self, status: int, message: str) -> None:
+        self._reply.status = status
+        self.outcome = "refused" if status < 500 else self.outcome
+        await refuse(self._send, status, f"lz-penalty guard: {message}", "lz_guard")
+
+    async def _examined(self, target: bytes) -> Any:
+        headers = self._scope["headers"]
+        asked = next((value.decode("latin-1") for name, value in headers if name == ACTION_HEADER), None)
+        action = self._settings.action_of(self._route or "", asked)
+        reading = read_body(headers, self._receive, self._settings.max_body)
+        body = await asyncio.wait_for(reading, self._settings.body_seconds)
+        if body is None:
+            raise _ClientLeftError
+        reply, route = self._reply, self._route or ""
+        self._exchange = Exchange(self._services, reply, route, action, target, passed_on(headers, examined=True), body)
+        return self._exchange.run(), self._gone()
+
+    async def _passed(self, target: bytes) -> Any:
+        """Pass on a request as it is. Its body is not collected."""
+        headers = self._scope["headers"]
+        has_body = any(name in (b"content-length", b"transfer-encoding") for name, _ in headers)
+        read = asyncio.Event()
+        if not has_body:
+            read.set()
+        content = self._chunks(read) if has_body else None
+
+        async def work() -> None:
+            upstream = self._services.upstream
+            sent = passed_on(headers, examined=False)
+            response = await upstream.send(self._scope["method"], target, sent, content)
+            try:
+                await self._reply.start(response.status_code, passed_back(response))
+                async for chunk in upstream.chunks(response):
+                    await self._reply.write(chunk)
+                await self._reply.end()
+            finally:
+                await upstream.close(response)
+
+        return work(), self._gone(read)
+
+    async def _chunks(self, read: asyncio.Event) -> AsyncIterator[bytes]:
+        """Yield the request's body as it arrives."""
+        more = True
+        while more:
+            message = await self._receive()
+            if message["type"] != "http.request":
+                raise _ClientLeftError
+            more = message.get("more_body", False)
+            yield message.get("body", b"")
+        read.set()
+
+    async def _gone(self, read: asyncio.Event | None = None) -> None:
+        """Return when the client has disconnected."""
+        if read is not None:
+            await read.wait()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def _until_client_leaves(self, work: Any, gone: Any) -> None:
+        """Do the work; stop it if the client disconnects or time is over."""
+        tasks = [asyncio.ensure_future(work), asyncio.ensure_future(gone)]
+        try:
+            await asyncio.wait(tasks, timeout=self._settings.answer_seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            worked, left = tasks[0].done(), tasks[1].done()
+            for task in tasks:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+        if worked:
+            await self._ended(results[0])
+        elif left:
+            self.outcome = "client left"
+        else:
+            self.outcome = "time over"
+            await self._failed(504, f"the answer took longer than {self._settings.answer_seconds:g} s.")
+
+    async def _ended(self, error: Any) -> None:
+        self.outcome = self._exchange.outcome if self._exchange else "passed"
+        if isinstance(error, _ClientLeftError):
+            self.outcome = "client left"
+        elif isinstance(error, UpstreamError):
+            if self.outcome == "passed":
+                self._services.metrics.upstream_errors.labels(error.kind).inc()
+                self.outcome = f"upstream {error.kind}"
+            await self._failed(error.status, error.message)
+        elif isinstance(error, BaseException):
+            raise error
+
+    async def _failed(self, status: int, message: str) -> None:
+        """Tell the client about a failure: as an answer, or by closing the connection if the answer has begun."""
+        if self._reply.status:
+            raise AbortedError(message)
+        await self._refuse(status, message)
+
+
+class _NoAborts(logging.Filter):
+    """Leave out uvicorn's report of an answer that the guard broke off on purpose."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is written."""
+        return not (record.exc_info and isinstance(record.exc_info[1], AbortedError))
+
+
+def serve(settings: GuardSettings) -> None:
+    """Serve the guard until it is interrupted."""
+    import uvicorn
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(JSONLines())
+    logging.getLogger().handlers = [handler]  # asyncio and libraries, from warnings on
+    for name, level in (("lz_penalty.guard", logging.INFO), ("uvicorn.error", logging.INFO)):
+        logger = logging.getLogger(name)
+        logger.setLevel(level)
+        logger.handlers, logger.propagate = [handler], False
+    logging.getLogger("uvicorn.error").addFilter(_NoAborts())
+    log("start", version=__version__, upstream=settings.upstream, action=settings.action)
+    uvicorn.run(
+        create_app(settings),
+        host=settings.host,
+        port=settings.port,
+        loop="asyncio",
+        http=Connection,
+        ws="none",
+        workers=1,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        limit_concurrency=settings.max_connections,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=max(1, round(settings.grace_seconds)),
+    )
