@@ -8,13 +8,14 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Protocol
 
 from lz_penalty._checks import integer, real
-from lz_penalty.detection import Repetition, RepetitionDetector, repetition_at_end
+from lz_penalty.detection import Repetition, RepetitionDetector
+from lz_penalty.detection._verdict import CAPPED, CRITERIA, FINISHED, Limits
+from lz_penalty.detection._verdict import Verdict as TextVerdict
 
 __all__ = ["Answer", "Part", "Thresholds", "Verdict", "Watch", "examine"]
 
 MAX_UNIT = 80  # characters of a unit that a verdict shows
 MAX_WATCHES = 64  # of one answer; further choices and tool calls are not watched
-END_COPIES, END_LENGTH = 5, 300  # of a run at the end of a whole answer: the defaults of `is_endless`
 
 _PUNCTUATION = frozenset(" \n.,!?;:'\"-\u2019\u201c\u201d\u2026")
 _LETTERS = 0.6  # the least share of letters in a unit of words
@@ -56,7 +57,8 @@ class Verdict:
     """A loop in an answer.
 
     Attributes:
-        criterion: which detector found it: `tandem`, adjacent copies of one unit.
+        criterion: which criterion found it: `tandem`, adjacent copies of one unit; in whole answers that a limit cut off also
+            `block` and `structure`.
         unit: the text that is repeated.
         copies: how often, up to the character at which it was found.
         onset: the position of the first copy, in characters of this channel.
@@ -224,18 +226,26 @@ class Answer:
         return found
 
 
-def examine(part: Part, thresholds: Thresholds, watch: Callable[[Thresholds], Watch] = TandemWatch) -> Verdict | None:
+def examine(
+    part: Part,
+    thresholds: Thresholds,
+    *,
+    capped: bool = False,
+    watch: Callable[[Thresholds], Watch] = TandemWatch,
+) -> Verdict | None:
     """Return the loop in a whole text, or `None`.
 
-    A run that reaches the end of the text counts from 5 copies and 300 characters on: nothing closed it.
+    A run that reaches the end of the text counts earlier, because nothing closed it: `lz_penalty.detection` has the criteria
+    for finished texts, and more of them for texts that a limit on tokens cut off (`capped`).
     """
     found = watch(thresholds).feed(part.text)
-    if found is None:
-        at_end = repetition_at_end(
-            part.text, max_period=thresholds.max_period, min_copies=END_COPIES, min_length=END_LENGTH
-        )
-        found = _verdict(at_end) if at_end else None
+    for name in CAPPED if capped else FINISHED:
+        found = found or _of_criterion(CRITERIA[name](part.text, Limits()))
     return _of(found, part)
+
+
+def _of_criterion(found: TextVerdict | None) -> Verdict | None:
+    return None if found is None else Verdict(found.criterion, found.unit, found.copies, found.start)
 
 
 def _of(found: Verdict | None, part: Part) -> Verdict | None:

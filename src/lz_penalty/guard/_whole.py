@@ -77,7 +77,16 @@ def examined(route: str, body: bytes, thresholds: Thresholds) -> Whole | None:
     for number, (part, owner, name) in enumerate(parts_of_answer(route, fields)):
         if number >= MAX_WATCHES:
             break
-        verdict = examine(part, thresholds)
+        verdict = examine(part, thresholds, capped=_is_capped(route, fields, part.choice))
         if verdict is not None:
             loops.append((verdict, owner, name))
     return Whole(route, fields, loops)
+
+
+def _is_capped(route: str, fields: dict[str, Any], number: int) -> bool:
+    """Return whether a limit on tokens cut off this choice."""
+    if route == "responses":
+        details = fields.get("incomplete_details")
+        return isinstance(details, dict) and details.get("reason") == "max_output_tokens"
+    choices = (one for one in fields["choices"] if isinstance(one, dict) and one.get("index", 0) == number)
+    return any(one.get("finish_reason") == "length" for one in choices)

@@ -67,7 +67,8 @@ class LoopGuard(CustomLogger):
             text = getattr(owner, name, None)
             if not isinstance(text, str):
                 continue
-            found = examine(Part(choice.index, "content", 0, text), self._thresholds)
+            capped = choice.finish_reason == "length"
+            found = examine(Part(choice.index, "content", 0, text), self._thresholds, capped=capped)
             if found is not None:
                 setattr(owner, name, text[: found.first_copy_end])
                 choice.finish_reason = self._finish_reason
