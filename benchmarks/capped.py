@@ -28,6 +28,7 @@ from research.labelled import build
 HERE = Path(build.__file__).parent
 PARTS = {"smollm2": "to choose", "qwen05": "final"}
 ENDINGS = (".py", ".pyi", ".md", ".rst", ".txt", ".json", ".csv", ".html", ".js", ".css", ".toml", ".h", ".c")
+NEWER = ("block", "structure", "gram30")
 MOST_FILES = 9_000
 LENGTHS = (1_500, 2_500, 4_000)  # of cut files, in turn
 
@@ -56,15 +57,23 @@ def flags(text: str, criteria: Iterable[str]) -> list[str]:
 
 
 def labelled() -> Iterator[dict[str, Any]]:
-    """Count the legitimate texts of the labelled set that the defaults flag, by group."""
+    """Count the legitimate texts of the labelled set that the defaults and the newer criteria flag, by group."""
     groups: dict[str, list[str]] = {}
     for document in build.read():
         if document["label"] == "legitimate":
             groups.setdefault(document["group"], []).append(document["text"])
     for group, texts in sorted(groups.items()):
-        whole = sum(bool(flags(text, FINISHED)) for text in texts)
-        cut = sum(bool(flags(text[: len(text) * 2 // 3], CAPPED)) for text in texts)
-        yield {"group": group, "texts": len(texts), "whole": whole, "cut": cut}
+        cut = [text[: len(text) * 2 // 3] for text in texts]
+        yield {
+            "group": group,
+            "texts": len(texts),
+            "whole": _flagged(texts, FINISHED) | {name: _flagged(texts, [name])["default"] for name in NEWER},
+            "cut": _flagged(cut, CAPPED) | {name: _flagged(cut, [name])["default"] for name in NEWER},
+        }
+
+
+def _flagged(texts: list[str], criteria: Iterable[str]) -> dict[str, int]:
+    return {"default": sum(bool(flags(text, criteria)) for text in texts)}
 
 
 def files() -> dict[str, Any]:

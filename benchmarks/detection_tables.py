@@ -232,14 +232,31 @@ def capped(data: Row) -> list[str]:
             short = f"{healthy[1]['flagged'][name]}/{healthy[1]['texts']}"
             found.append([title, name if name == "default" else f"`{name}`", *flagged, short])
     files, groups = data["files"], data["labelled"]
-    cut = ", ".join(f"{row['group']} {row['cut']}/{row['texts']}" for row in groups if row["cut"])
+    newer = ("block", "structure", "gram30")
+    of_groups = [
+        [
+            row["group"],
+            str(row["texts"]),
+            *(str(row[how][name]) for how in ("whole", "cut") for name in ("default", *newer)),
+        ]
+        for row in groups
+    ]
     about = (
         f"Files of Python's library and of installed packages: of {files['whole']['texts']:,} whole files the default for "
         f"finished texts flags {files['whole']['flagged']}; of {files['cut']['texts']:,} pieces of 1,500 to 4,000 characters, "
         f"taken as texts that were cut off, the default for those flags {files['cut']['flagged']}, which are generated "
-        f"headers, tables of data and lists of tests. Of the labelled set's legitimate texts, whole: "
-        f"{sum(row['whole'] for row in groups)} of {sum(row['texts'] for row in groups)}; cut at two thirds: {cut}, and none "
-        "of the others. These texts were made to repeat. `python -m benchmarks.capped`. "
+        f"headers, tables of data and lists of tests. `python -m benchmarks.capped`. "
     )
     titles = ["outputs of", "criterion", "loops found", "finished texts flagged", "cut off, no loop, flagged"]
-    return [*table(titles, found), "", *paragraph(about + machine(data) + ".")]
+    names = ["default", *(f"`{name}`" for name in newer)]
+    return [
+        *table(titles, found),
+        "",
+        "Legitimate texts of the labelled set, which were made to repeat: flagged as finished texts, and cut at two thirds.",
+        "",
+        *table(
+            ["group", "texts", *(f"whole: {name}" for name in names), *(f"cut: {name}" for name in names)], of_groups
+        ),
+        "",
+        *paragraph(about + machine(data) + "."),
+    ]
