@@ -75,6 +75,14 @@ class Guard:
         found = httpx.get(self.upstream + "/records", timeout=30, trust_env=False).json()[user]
         return found | {"sent": base64.b64decode(found["sent"])}
 
+    def left(self, user: str, seconds: float = 10.0) -> dict[str, Any]:
+        """Wait until upstream has noticed that this request was closed, and return its record."""
+        end = time.monotonic() + seconds
+        while not (found := self.record(user))["left"]:
+            assert time.monotonic() < end, f"upstream has not noticed the end of {user}"
+            time.sleep(0.02)
+        return found
+
     def metric(self, name: str) -> float:
         """The sum of a metric's values, of one label set if the name has labels."""
         lines = httpx.get(self.address + "/metrics", trust_env=False).text.splitlines()
