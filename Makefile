@@ -124,7 +124,7 @@ $(LLAMA)/.installed: pyproject.toml requirements/llama-cpp.txt
 	$(PYTHON) -m venv $(LLAMA)
 	$(LLAMA)/bin/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' requirements/llama-cpp.txt)"
 	CMAKE_ARGS="-DLLAVA_BUILD=OFF" $(LLAMA)/bin/pip install --quiet --disable-pip-version-check \
-		--constraint requirements/llama-cpp.txt 'llama-cpp-python[server]' gguf numba pytest transformers --editable .
+		--constraint requirements/llama-cpp.txt 'llama-cpp-python[server]' gguf httpx numba prometheus-client pytest transformers --editable .
 	touch $@
 
 test-llama-cpp: $(LLAMA)/.installed  ## the llama.cpp processor, sampler and server on the CPU

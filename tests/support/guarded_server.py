@@ -34,8 +34,10 @@ def started(*command: object) -> Iterator[None]:
         process.wait(60)
 
 
-def check_streams(address: str, model: str, count: int, folder: Path, *, at_once: int = 1_000) -> dict[str, int]:
-    """Send `count` streams through guard and recorder, and compare each with what the server sent.
+def check_streams(
+    address: str, model: str, count: int, folder: Path, *, at_once: int = 1_000, **fields: Any
+) -> dict[str, int]:
+    """Send `count` streams with these fields through guard and recorder, and compare each with what the server sent.
 
     Healthy streams must be equal byte for byte, and looping ones must be cut within the event at which the loop counts.
     """
@@ -46,7 +48,7 @@ def check_streams(address: str, model: str, count: int, folder: Path, *, at_once
         wait_for(recorder)
         with started("lz_penalty", "guard", "--upstream", f"http://127.0.0.1:{recorder}", "--port", guard, *limits):
             wait_for(guard, 120)
-            answers = asyncio.run(_all(f"http://127.0.0.1:{guard}", model, count, at_once))
+            answers = asyncio.run(_all(f"http://127.0.0.1:{guard}", model, count, at_once, fields))
             found = httpx.get(f"http://127.0.0.1:{recorder}/records", timeout=60, trust_env=False).json()
             health = httpx.get(f"http://127.0.0.1:{guard}/health", timeout=60, trust_env=False)
             assert health.status_code == 200
@@ -84,7 +86,7 @@ def _text(data: bytes) -> str:
     return "".join(one["text"] if "text" in one else one["delta"].get("content") or "" for one in choices)
 
 
-async def _all(address: str, model: str, count: int, at_once: int) -> list[tuple[int, bytes]]:
+async def _all(address: str, model: str, count: int, at_once: int, fields: dict[str, Any]) -> list[tuple[int, bytes]]:
     prompts = bundled_model.prompts()
     gate = asyncio.Semaphore(at_once)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
@@ -95,7 +97,7 @@ async def _all(address: str, model: str, count: int, at_once: int) -> list[tuple
         body = {"model": model, "prompt": text, "stream": True, "max_tokens": 240 if loops else 8 + number % 9}
         async with gate:
             reply = await client.post(
-                "/v1/completions", json=body | {"temperature": 0}, headers={"x-record": str(number)}
+                "/v1/completions", json=body | {"temperature": 0} | fields, headers={"x-record": str(number)}
             )
         return reply.status_code, reply.content
 

@@ -1,9 +1,5 @@
 """`lz-penalty guard` in front of a vLLM server: 500 concurrent streams."""
 
-import pytest
-
-pytest.importorskip("prometheus_client")
-
 from tests.engines.vllm.engines import serve
 from tests.support.guarded_server import check_streams
 
