@@ -12,6 +12,7 @@ import torch
 
 import lz_penalty
 from lz_penalty._files import write_file
+from lz_penalty.evaluation._machine import cpu_name
 
 __all__ = ["write_results"]
 
@@ -24,15 +25,7 @@ def write_results(path: Path, plan: dict[str, Any], results: list[Any]) -> None:
 
 def _machine() -> dict[str, str]:
     versions = {name: metadata.version(name) for name in ("torch", "transformers", "numpy")}
-    machine = {"cpu": _cpu(), "python": platform.python_version(), **versions}
+    machine = {"cpu": cpu_name(), "python": platform.python_version(), **versions}
     if torch.cuda.is_available():
         machine["gpu"] = torch.cuda.get_device_name()
     return machine
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

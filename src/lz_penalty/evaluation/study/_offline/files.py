@@ -20,6 +20,7 @@ from typing import Any
 import lz_penalty
 from lz_penalty._files import write_file
 from lz_penalty.errors import LZPenaltyError
+from lz_penalty.evaluation._machine import cpu_name
 
 __all__ = ["RESULT", "machine", "part_of", "read_lines", "read_result", "write_result"]
 
@@ -59,7 +60,7 @@ def write_result(path: Path, about: Record, rows: Iterable[Record]) -> None:
 @cache
 def machine() -> Record:
     """Return what results depend on: the processor, the GPU, and the versions of packages."""
-    found: Record = {"cpu": _cpu(), "cores": os.cpu_count(), "gpu": _gpu(), "vllm": _vllm()}
+    found: Record = {"cpu": cpu_name(), "cores": os.cpu_count(), "gpu": _gpu(), "vllm": _vllm()}
     found["python"] = platform.python_version()
     for name in PACKAGES:
         try:
@@ -67,14 +68,6 @@ def machine() -> Record:
         except metadata.PackageNotFoundError:
             continue
     return found | {"lz_penalty": lz_penalty.__version__, "date": datetime.now(timezone.utc).date().isoformat()}
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _gpu() -> str:
