@@ -37,9 +37,9 @@ def cost(data: Row) -> list[str]:
         for key, name in (("plain", "plain proxy (Starlette, httpx)"), ("guard", "guard"))
     ]
     note = paragraph(
-        f"{both['rounds']} streams of {both['events']} events through each, in turns, from a source on the same machine, "
-        f"which had other work at the time. Splitting, parsing and watching an event take {own['us']} us, {own['p99']} us "
-        f"at the 99th percentile, on one core. {machine(data)}"
+        f"{both['rounds']} streams of {both['events']} events through each, in turns, from a source on the same machine. "
+        f"Splitting, parsing and watching an event take {own['us']} us, {own['p99']} us "
+        f"at the 99th percentile, on one core. {machine(data)}. `python -m benchmarks.guard`."
     )
     return [
         *table(["", "first byte, median", "99th percentile", "an event, median", "99th percentile"], rows),
