@@ -114,7 +114,7 @@ def test_a_stream_is_read_like_a_stored_text(text, sizes):
         assert any(begins)
 
 
-def test_windows_hold_the_last_letters(monkeypatch):
+def test_windows_hold_the_last_letters():
     """The share of the window, counted from the definition, decides when a rule is met."""
     text = "".join(f"case {i}: return '{string.ascii_lowercase[i % 26] * 3}';\n" for i in range(60))
     for share in (0.5, 0.7, 0.75, 0.8, 0.9, 0.99):

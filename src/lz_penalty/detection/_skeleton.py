@@ -86,11 +86,9 @@ class Reader:
         self.shares = np.array([share for _, share in rules], dtype=np.float64)
         self.copies = copies
 
-    def read(self, codes: np.ndarray, stop: bool = False) -> int:
-        """Read characters and return how many were read: all, or with `stop` those up to the first that meets a rule."""
-        return _read(
-            codes, stop, self.copies, self.state, self.items, self.codes, self.heads, self.windows, self.shares
-        )
+    def read(self, codes: np.ndarray) -> None:
+        """Read characters."""
+        _read(codes, self.copies, self.state, self.items, self.codes, self.heads, self.windows, self.shares)
 
     @property
     def met(self) -> bool:
@@ -127,7 +125,7 @@ class Reader:
 
 
 @_compiled
-def _read(codes, stop, copies, state, items, kept, heads, windows, shares):
+def _read(codes, copies, state, items, kept, heads, windows, shares):
     for at in range(len(codes)):
         code = int(codes[at])
         position = int(state[POSITION])
@@ -135,11 +133,7 @@ def _read(codes, stop, copies, state, items, kept, heads, windows, shares):
         closed = _take(code, position, state, items, kept, heads)
         state[POSITION] = position + 1
         if closed:
-            before = int(state[MET])
             _weigh(state, items, windows, shares, copies, closed)
-            if stop and before < 0 and state[MET] >= 0:
-                return at + 1
-    return len(codes)
 
 
 @_compiled

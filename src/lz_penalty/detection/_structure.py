@@ -98,12 +98,12 @@ def find_structure(
     >>> found.start, round(found.copies), found.skeleton
     (0, 49, 'w ( # ) = # \\\\n')
     """
-    detector = StructureDetector(rules=rules, min_copies=min_copies)
     if len(text) > TAIL:
         tail = StructureDetector(rules=rules, min_copies=min_copies)
         tail.push(text[-TAIL:])
         if tail.current is None:
             return None
+    detector = StructureDetector(rules=rules, min_copies=min_copies)
     detector.push(text)
     return detector.current
 
