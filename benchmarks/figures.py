@@ -1,4 +1,4 @@
-"""Draw the figures of docs/results.md from the results: `python -m benchmarks.figures`; `--check` only compares."""
+"""Draw the figures of README.md and docs/results.md: `python -m benchmarks.figures`; `--check` only compares."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import numpy as np
 
 from benchmarks.evaluation_tables import prose_cost
 from benchmarks.op_tables import microseconds
+from benchmarks.preset_tables import chat_near_loops, lost_by_kind
+from benchmarks.readme import PUBLISHED
 from benchmarks.tables import results
 from benchmarks.workload import RESULTS, ROOT, arguments
+from lz_penalty import LZPenaltyConfig
+from lz_penalty.evaluation.penalties import penalty
 from lz_penalty.evaluation.study.report.figures import LOOKS, OTHER
 
 ASSETS = ROOT / "docs" / "assets"
@@ -40,6 +45,26 @@ NAMES = {
     "presence": "presence",
     "dry": "DRY",
     "none": "no penalty",
+}
+
+
+POINTS = {  # the settings of the README's figure: name, family for the colour, place of the name
+    "none": ("no penalty", "none", "right"),
+    "guarded": ("guarded (this library)", "guarded", "below"),
+    "failsafe:0.15": ("failsafe", "failsafe", "right"),
+    "paper:0.15": ("the paper's LZ penalty", "paper", "right"),
+    "dry:0.8,allowed_length=2": ("DRY", "dry", "right"),
+    "dry:1.6,allowed_length=2,breakers=usual": ("DRY with breakers", "dry", "above"),
+    "no-repeat-ngram:4": ("n-gram ban", "", "above"),
+    "repetition:1.1": ("repetition 1.1", "repetition", "right"),
+    "repetition:1.3": ("repetition 1.3", "repetition", "above"),
+    "frequency:1.0": ("frequency 1.0", "frequency", "above"),
+    "presence:2.0": ("presence 2.0", "", "right"),
+}
+PLACES: dict[str, dict[str, Any]] = {
+    "right": {"xytext": (9, 0), "va": "center"},
+    "above": {"xytext": (0, 9), "ha": "center"},
+    "below": {"xytext": (0, -17), "ha": "center"},
 }
 
 
@@ -68,6 +93,46 @@ def against_cost(data: dict[str, Any], value: str, label: str) -> plt.Figure:
     axes.set_ylabel(label)
     axes.legend(fontsize=9, frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5))
     return figure
+
+
+def real_models(data: dict[str, Any]) -> plt.Figure:
+    """Draw near-loops over right tokens lost: a point per penalty, on real models."""
+    figure, axes = plt.subplots(figsize=(6, 4.6))
+    settings = {**data["settings"], "guarded": guarded(data)}
+    for setting, (name, family, place) in POINTS.items():
+        found = settings[setting]
+        lost = sum(lost_by_kind(found, kind) if setting != "none" else 0 for kind in ("prose", "code", "markdown")) / 3
+        mine = setting == "guarded"
+        style = {**look(family), "linestyle": "none", "markersize": 11 if mine else 8, "clip_on": False}
+        axes.plot([100 * lost], [100 * chat_near_loops(found)], **style)
+        axes.annotate(
+            name,
+            (100 * lost, 100 * chat_near_loops(found)),
+            textcoords="offset points",
+            fontweight="bold" if mine else "normal",
+            **PLACES[place],
+        )
+    for axis, ticks, least in (("x", (0, 1, 5, 10, 20, 40, 60), -0.02), ("y", (0, 1, 5, 10, 20, 30), 0)):
+        getattr(axes, f"set_{axis}scale")("function", functions=(_root, _square))
+        getattr(axes, f"set_{axis}ticks")(ticks, [f"{tick} %" for tick in ticks])
+        getattr(axes, f"set_{axis}lim")(least, ticks[-1] * 1.1)
+    axes.annotate("best", (0, 0), (8, 6), textcoords="offset points", style="italic", color="#666666")
+    axes.set_xlabel("harm: right tokens lost in prose, code and Markdown")
+    axes.set_ylabel("answers that nearly loop")
+    return figure
+
+
+def guarded(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the results of the preset `guarded`."""
+    return next(found for name, found in data["settings"].items() if penalty(name).config == LZPenaltyConfig.guarded())
+
+
+def _root(values: Any) -> Any:
+    return np.sqrt(np.maximum(values, 0))
+
+
+def _square(values: Any) -> Any:
+    return np.square(values)
 
 
 def time(data: dict[str, Any]) -> plt.Figure:
@@ -110,13 +175,14 @@ def main() -> None:
         "loops": ("sweep.json", lambda: against_cost(sweep, "degenerate", "degenerate outputs")),
         "variety": ("sweep.json", lambda: against_cost(sweep, "distinct_4", "different 4-grams")),
         "time": ("h200.json", lambda: time(h200)),
+        "real": (PUBLISHED, lambda: real_models(results(PUBLISHED))),
     }
     stale = []
     for name, (source, figure) in figures.items():
         digest = hashlib.sha256(
             (RESULTS / source).read_bytes() + Path(__file__).read_bytes() + repr(LOOKS).encode()
         ).hexdigest()[:16]
-        made_from = f"{source} {digest}"
+        made_from = f"{Path(source).name} {digest}"
         path = ASSETS / f"figure-{name}.svg"
         if not check:
             path.write_text(svg(figure(), made_from), encoding="utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.tables import paragraph, table
+from benchmarks.tables import bullets, paragraph, table
 from lz_penalty import LZPenaltyConfig
 from lz_penalty.evaluation.penalties import penalty
 from research.presets.settings import FAMILIES, OLD, family_of
@@ -20,6 +20,8 @@ MODELS = {
 KINDS = {"prose": "prose", "code": "code", "markdown": "Markdown", "json": "JSON"}
 INSTRUCTIONS, GSM8K = "instructions", "gsm8k_test"
 MISSING = "?"  # not measured
+CHAT_MODELS = ("smollm2", "tinyllama", "qwen05", "qwen15")
+READERS = ("smollm2", "tinyllama", "gemma")  # measured with all settings on given texts
 GATES = 4  # rows of the family with a gate
 SHORT = [
     "none",
@@ -30,6 +32,17 @@ SHORT = [
     "repetition:1.1",
     "paper:0.15",
     "failsafe:0.15",
+]
+IN_SHORT = [
+    "none",
+    "guarded",
+    "dry:0.8,allowed_length=2",
+    "dry:1.6,allowed_length=2,breakers=usual",
+    "no-repeat-ngram:4",
+    "repetition:1.1",
+    "repetition:1.3",
+    "frequency:1.0",
+    "paper:0.15",
 ]
 
 Settings = dict[str, Any]
@@ -184,31 +197,42 @@ def turns(data: dict[str, Any]) -> list[str]:
 
 
 def in_short(data: dict[str, Any]) -> list[str]:
-    """Return the README's table: loops on four models, harm, and accuracy."""
+    """Return the README's table: loops of the chat models, harm, and accuracy."""
     rows = []
-    shown = [*(model for model in MODELS if model != "gemma")]
-    for name, found in _named(data, SHORT):
-        near = [found.get(model, {}).get(INSTRUCTIONS) for model in shown]
-        harm = found["smollm2"].get(HARM)
-        lost = [f"{harm[kind]['lost']:.1%}" if harm else "" for kind in KINDS]
-        right = found.get("qwen15", {}).get(GSM8K)
+    for name, found in _named(data, IN_SHORT):
+        lost = [f"{lost_by_kind(found, kind):.1%}" for kind in KINDS]
+        right = found["qwen15"].get(GSM8K)
         rows.append(
-            [label(name), *(f"{one['near_loops']:.1%}" if one else MISSING for one in near), *lost, _percent(right)]
+            [label(name), f"{chat_near_loops(found):.1%}", *lost, f"{right['accuracy']:.1%}" if right else MISSING]
         )
+    columns = ["penalty", "**near-loops**", *(f"lost: {kind}" for kind in KINDS.values()), "GSM8K"]
+    return table(columns, rows)
+
+
+def chat_near_loops(found: Settings) -> float:
+    """Return the share of near-loops, mean of the four chat models."""
+    return sum(found[model][INSTRUCTIONS]["near_loops"] for model in CHAT_MODELS) / len(CHAT_MODELS)
+
+
+def lost_by_kind(found: Settings, kind: str) -> float:
+    """Return the share of right tokens lost in texts of this kind, mean of the models that were measured with all settings."""
+    return sum(found[model][HARM][kind]["lost"] for model in READERS) / len(READERS)
+
+
+def about_in_short(data: dict[str, Any]) -> list[str]:
+    """Return the README's footnotes on that table."""
     none = data["settings"]["none"]
-    about = (
-        f"Near-loops: answers to {none['smollm2'][INSTRUCTIONS]['answers']} everyday instructions in which less than half of "
-        "the 4-grams are different; greedy, at most 2,048 tokens. Lost: share of the tokens that greedy decoding of SmolLM2 "
-        "gets right without a penalty and not with it, on texts that people wrote. GSM8K: accuracy of Qwen-1.5B on "
-        f"{none['qwen15'][GSM8K]['answers']:,} problems. ?: not measured. {_remark(data)} Models, settings and more columns: "
-        "[docs/choosing.md](docs/choosing.md)."
-    )
-    columns = ["penalty", *(f"near-loops, {MODELS[model]}" for model in shown), *(f"lost, {k}" for k in KINDS.values())]
-    return [*table([*columns, "GSM8K"], rows), "", *paragraph(about)]
-
-
-def _percent(means: dict[str, Any] | None) -> str:
-    return f"{means['accuracy']:.1%}" if means else MISSING
+    count = none["smollm2"][INSTRUCTIONS]["answers"]
+    chat, readers = (", ".join(MODELS[model] for model in models) for models in (CHAT_MODELS, READERS))
+    points = [
+        f"**Near-loops**: in these answers, less than half of the sequences of four tokens are different. {count} everyday "
+        f"instructions, greedy, at most 2,048 tokens. Mean of {chat}.",
+        "**Lost**: tokens that greedy decoding predicts correctly without the penalty and wrongly with it. "
+        f"Mean of {readers}.",
+        f"**GSM8K**: {none['qwen15'][GSM8K]['answers']:,} test problems, Qwen-1.5B, greedy, at most 1,024 tokens.",
+        f"**Machine**: {_machine(data)}. {_remark(data)}".strip(),
+    ]
+    return bullets(points)
 
 
 def _named(data: dict[str, Any], names: list[str]) -> list[tuple[str, Settings]]:

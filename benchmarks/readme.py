@@ -15,6 +15,8 @@ CHOSEN, PUBLISHED, TURNS = (f"../../research/presets/results/{name}.json" for na
 TABLES: tuple[tuple[str, str, Callable[[dict[str, Any]], list[str]], str], ...] = (  # page, mark, table, results file
     ("README.md", "real-models", preset_tables.in_short, PUBLISHED),
     ("README.md", "cost-in-short", op_tables.cost_in_short, "h200.json"),
+    ("README.md", "real-models-notes", preset_tables.about_in_short, PUBLISHED),
+    ("README.md", "cost-notes", op_tables.about_cost_in_short, "h200.json"),
     ("docs/choosing.md", "choice", preset_tables.choice, CHOSEN),
     ("docs/choosing.md", "near-loops", preset_tables.near_loops_by_model, PUBLISHED),
     ("docs/choosing.md", "harm", preset_tables.harm_by_kind, PUBLISHED),

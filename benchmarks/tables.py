@@ -36,6 +36,15 @@ def paragraph(text: str) -> list[str]:
     return textwrap.wrap(text, 118, break_on_hyphens=False)
 
 
+def bullets(points: Iterable[str]) -> list[str]:
+    """Return a Markdown list in lines of the documentation's width.
+
+    >>> bullets(["One.", "Two."])
+    ['- One.', '- Two.']
+    """
+    return [line for point in points for line in textwrap.wrap(f"- {point}", 118, subsequent_indent="  ")]
+
+
 def machine(data: dict[str, Any], versions: Iterable[str] = VERSIONS) -> str:
     """Return the processor that a result was measured on, and the versions of these packages."""
     about = data["machine"]

@@ -1,7 +1,11 @@
 """Collect the pages of the documentation site in build/docs: `python -m docs.tools.site_source`.
 
-The pages of docs/ link to files as they are in the repository, so that the links work on a forge too. This script copies the
-pages and the files from elsewhere in the repository, points the links to the copies, and adds the generated pages.
+The pages of docs/ are plain Markdown that reads well on a forge too. This script copies them, with these changes:
+
+- A link to a file of the repository leads to its copy in the site.
+- A paragraph that is only a link to a file of `examples/` or to a sweep becomes the code of that file.
+- An item of an API page becomes the documentation of the object that it names.
+- The explorer appears on the front page, at the comment `<!-- the explorer -->`.
 """
 
 from __future__ import annotations
@@ -25,7 +29,24 @@ ELSEWHERE = {  # a file outside docs/ and its path in the site
     f"{STUDY}/results.csv": "study-small/results.csv",
     f"{STUDY}/summary.csv": "study-small/summary.csv",
 }
+DIAGRAMS = {"architecture.svg", "layers.svg"}  # drawn for light and dark; other pictures are inverted in the dark
+MODULE_OPTIONS = ("show_root_heading: false", "show_root_toc_entry: false", "show_submodules: false")
+API_OPTIONS = {  # options of mkdocstrings for single objects
+    "lz_penalty.bundled_model.problems": ("members: [Problem, generate, prompt, extract_answer, split_of]",),
+    "lz_penalty.engines.llama_cpp.LZPenaltyProcessors": ("members: false",),
+    "lz_penalty.engines.mlx_lm.LZPenaltyProcessor": ("members: false",),
+    "lz_penalty.engines.transformers": (*MODULE_OPTIONS, "members_order: __all__"),
+    "lz_penalty.engines.vllm.LZPenaltyLogitsProcessor": ("members: false",),
+    "lz_penalty.policy": (*MODULE_OPTIONS, "members_order: __all__"),
+    "lz_penalty.policy.counters": ("members: [totals, add, register]",),
+} | dict.fromkeys(
+    (f"lz_penalty.{name}" for name in ("reference", "loops", "explain", "guard", "bundled_model")), MODULE_OPTIONS
+)
+API_ITEM = re.compile(r"^- \[`(lz_penalty[\w.]*)`\]\(\S+\): (.+(?:\n  .+)*)$", re.MULTILINE)
+_EXPLORER = '<iframe class="explorer" src="explorer.html" title="The explorer: the penalty on any text"></iframe>'
+_INCLUDED = re.compile(r"^\[[^\]]+\]\(((?:\.\./)+((?:examples|src)/\S+\.(py|toml)))\)$", re.MULTILINE)
 _LINK = re.compile(r"(?<=\]\()[^)\s]+")
+_PICTURE = re.compile(r"(!\[[^\]]*\]\(assets/([^)\s]+\.svg)\))$", re.MULTILINE)
 
 
 def main() -> None:
@@ -35,7 +56,7 @@ def main() -> None:
     for file, place in places.items():
         (OUT / place).parent.mkdir(parents=True, exist_ok=True)
         if file.suffix == ".md":
-            page = with_site_links(file.read_text(encoding="utf-8"), file, places)
+            page = with_site_links(for_the_site(file.read_text(encoding="utf-8")), file, places)
             (OUT / place).write_text(page, encoding="utf-8")
         else:
             shutil.copyfile(file, OUT / place)
@@ -55,6 +76,25 @@ def site_paths() -> dict[Path, Path]:
     real = sorted(path for part in ("figures", "tables") for path in (ROOT / REAL / part).iterdir())
     places |= {path: Path("study-real", path.parent.name, path.name) for path in real}
     return places | {path: Path("study-small", "figures", path.name) for path in figures}
+
+
+def for_the_site(page: str) -> str:
+    """Return the page with code, documentation of objects and the explorer in place of the links to them."""
+
+    def code(found: re.Match[str]) -> str:
+        _, file, language = found.groups()
+        text = (ROOT / file).read_text(encoding="utf-8").rstrip()
+        return f'``` {{ .{language.replace("py", "python")} title="{file}" }}\n{text}\n```'
+
+    def documentation(found: re.Match[str]) -> str:
+        options = [f"      {option}" for option in API_OPTIONS.get(found[1], ())]
+        return "\n".join(["", f"::: {found[1]}", *(["    options:", *options] if options else []), ""])
+
+    def picture(found: re.Match[str]) -> str:
+        return f"{found[1]}{{ .{'diagram' if found[2] in DIAGRAMS else 'figure'} }}"
+
+    page = API_ITEM.sub(documentation, _INCLUDED.sub(code, page))
+    return _PICTURE.sub(picture, page).replace("<!-- the explorer -->", _EXPLORER)
 
 
 def with_site_links(page: str, file: Path, places: dict[Path, Path]) -> str:

@@ -7,11 +7,13 @@ import griffe
 import pytest
 
 import lz_penalty
+from docs.tools.site_source import API_ITEM
 from tests.support import ROOT
 from tests.support.doc_blocks import named, package
 
 PAGES = {page.name: page.read_text(encoding="utf-8") for page in sorted(ROOT.glob("docs/api*.md"))}
-SHOWN = [name for text in PAGES.values() for name in re.findall(r"^::: (\S+)$", text, re.MULTILINE)]
+ITEMS = {name: sentence for text in PAGES.values() for name, sentence in API_ITEM.findall(text)}
+SHOWN = list(ITEMS)
 MENTIONED = {name for text in PAGES.values() for name in re.findall(r"`(lz_penalty[\w.]*)`", text)}
 UNNAMED_PACKAGES = {"lz_penalty.kernels", "lz_penalty.evaluation", "lz_penalty.cli"}
 
@@ -33,7 +35,7 @@ def is_named(module: str) -> bool:
 
 
 def test_the_package_and_its_page_list_the_same_names():
-    shown = re.findall(r"^::: lz_penalty\.(\w+)$", PAGES["api.md"], re.MULTILINE)
+    shown = [name.removeprefix("lz_penalty.") for name in SHOWN if name.count(".") == 1]
     names = {name for name in shown if not isinstance(named(f"lz_penalty.{name}"), griffe.Module)}
     assert names == set(lz_penalty.__all__)
 
@@ -52,7 +54,10 @@ def test_the_pages_name_no_unnamed_package():
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_name_on_the_pages_exists_and_is_public(name):
     assert not is_private(name)
-    assert named(name)
+    found = named(name)
+    assert found
+    said = " ".join(ITEMS[name].split())
+    assert said == found.docstring.value.split("\n\n")[0].replace("\n", " "), f"{name}: the page repeats the docstring"
 
 
 @pytest.mark.parametrize("module", [name for name in modules() if is_named(name)])
