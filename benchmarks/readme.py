@@ -1,4 +1,4 @@
-"""Write the tables of README.md and docs/ from the results: `python -m benchmarks.readme`; `--check` only compares."""
+"""Write the tables of README.md and other pages from the results: `python -m benchmarks.readme`; `--check` compares."""
 
 from __future__ import annotations
 
@@ -35,13 +35,16 @@ TABLES: tuple[tuple[str, str, Callable[[dict[str, Any]], list[str]], str], ...] 
     ("docs/llama_cpp.md", "llama_cpp", engine_tables.llama_cpp, "llama_cpp.json"),
     ("docs/matrix.md", "matrix", engine_tables.matrix, "matrix.json"),
     ("docs/policy.md", "policy", engine_tables.policy, "policy.json"),
+    ("docs/stopping.md", "stopping-rates", detection_tables.stopping, "labelled.json"),
     ("docs/stopping.md", "detection", detection_tables.speed, "detection.json"),
     ("docs/detect-command.md", "detect-memory", detection_tables.memory, "detect_memory.json"),
-    ("docs/detection.md", "rates", detection_tables.rates, "labelled.json"),
-    ("docs/detection.md", "capped", detection_tables.capped, "capped.json"),
-    ("docs/detection.md", "fresh", detection_tables.fresh, "labelled.json"),
-    ("docs/detection.md", "paper20", detection_tables.paper20, "labelled.json"),
-    ("docs/detection.md", "thresholds", detection_tables.thresholds, "labelled.json"),
+    ("docs/detection.md", "outputs", detection_tables.outputs, "capped.json"),
+    ("docs/detection.md", "groups", detection_tables.by_group, "capped.json"),
+    ("docs/detection.md", "rates", detection_tables.in_short, "labelled.json"),
+    ("research/labelled/README.md", "rates", detection_tables.rates, "labelled.json"),
+    ("research/labelled/README.md", "capped-groups", detection_tables.capped_groups, "capped.json"),
+    ("research/labelled/README.md", "paper20", detection_tables.paper20, "labelled.json"),
+    ("research/labelled/README.md", "thresholds", detection_tables.thresholds, "labelled.json"),
     ("docs/guard.md", "guard-rates", guard_tables.rates, "guard.json"),
     ("docs/guard.md", "guard-cost", guard_tables.cost, "guard.json"),
     ("docs/duality.md", "duality", evaluation_tables.duality, "duality.json"),
