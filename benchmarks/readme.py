@@ -7,7 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import detection_tables, engine_tables, evaluation_tables, guard_tables, op_tables, preset_tables
+from benchmarks import (
+    detection_tables,
+    engine_tables,
+    evaluation_tables,
+    guard_tables,
+    limitation_tables,
+    op_tables,
+    preset_tables,
+)
 from benchmarks.tables import results
 from benchmarks.workload import ROOT, arguments
 
@@ -27,8 +35,8 @@ TABLES: tuple[tuple[str, str, Callable[[dict[str, Any]], list[str]], str], ...] 
         lambda h200: [*op_tables.gpu(h200), "", *op_tables.cpu(results("cpu.json"))],
         "h200.json",
     ),
-    ("docs/limitations.md", "asked-for", evaluation_tables.asked_for, "cost.json"),
-    ("docs/limitations.md", "weak", evaluation_tables.weak, "compare.json"),
+    ("docs/limitations.md", "asked-for", limitation_tables.asked_for, PUBLISHED),
+    ("docs/limitations.md", "weak", limitation_tables.weak, PUBLISHED),
     ("docs/transformers.md", "overhead", engine_tables.overhead, "overhead.json"),
     ("docs/vllm.md", "vllm", engine_tables.vllm, "vllm.json"),
     ("docs/sglang.md", "sglang", engine_tables.sglang, "sglang.json"),
