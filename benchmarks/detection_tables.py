@@ -58,7 +58,7 @@ def stopping(data: Row) -> list[str]:
         loops = _picked(data, "tokens", name, lambda row: row["kind"] == "tandem")
         rows.append([title, _share(strict), _share(others), _share(loops)])
     columns = [
-        "default of",
+        "thresholds",
         "tables, code, arithmetic, JSON stopped",
         "other legitimate texts stopped",
         "loops stopped",
@@ -100,7 +100,7 @@ def rates(data: Row) -> list[str]:
         "for each digit and each space. `left` is a loop after which the text goes on. `python -m benchmarks.labelled`."
     )
     return [
-        "Texts flagged that are no loops; 0 is best. In brackets 95 % intervals (Wilson).",
+        "How many texts without a loop are flagged; 0 is best. In brackets 95 % intervals (Wilson).",
         "",
         *table(
             ["items", "criterion", "tables, code, arithmetic, JSON", "other legitimate", "borderline", "asked for"],
@@ -109,7 +109,7 @@ def rates(data: Row) -> list[str]:
         "",
         *paragraph("Legitimate texts flagged, on characters: " + "; ".join(wrong) + "."),
         "",
-        "Loops found, by kind of loop; all is best.",
+        "How many loops are found, by kind of loop; all is best.",
         "",
         *table(["items", "criterion", *titles], found),
         "",
@@ -177,7 +177,7 @@ def _share(rows: list[Row], places: int = 0) -> str:
     if not total:
         return "-"
     low, high = wilson(hits, total)
-    return f"{hits}/{total} ({low:.{places}%} to {high:.{places}%})"
+    return f"{hits}/{total:,} ({low:.{places}%} to {high:.{places}%})"
 
 
 def _mistakes(rows: list[Row]) -> str:
@@ -189,23 +189,36 @@ def _mistakes(rows: list[Row]) -> str:
 # ---------------------------------------------------------------- speed and memory
 
 
-def speed(data: Row) -> list[str]:
-    """Return the speed of online and offline detection, from results/detection.json."""
+def watching(data: Row) -> list[str]:
+    """Return the speed of the detectors that read a stream, from results/detection.json."""
     online = [
         [row["stream"], f"{row['us_per_push']:.1f} us", f"{row['last_over_first']:.2f}"]
         for row in data["online"]
         if row["max_period"] == 1024
     ]
+    other = {
+        "`StructureDetector`, a token of 4 characters": f"{data['structure']['us_per_push']:.1f} us",
+        "`RepetitionDetector`, 4 tokens removed and 5 pushed": f"{data['rewinding']:.1f} us",
+        "`RepetitionStoppingCriteria`, a row in a step": f"{data['stopping']['ordinary']:.0f} us",
+        "`RepetitionStoppingCriteria`, a row that loops": f"{data['stopping']['end recurs']:.0f} us",
+    }
+    return [
+        *table(["stream of tokens", "one token", "last tenth / first tenth"], online),
+        "",
+        *table(["other", "time"], [list(row) for row in other.items()]),
+        "",
+        *paragraph(f"One thread; {machine(data)}. `python -m benchmarks.detection`."),
+    ]
+
+
+def searching(data: Row) -> list[str]:
+    """Return the speed of the search in stored texts, from results/detection.json."""
     settings = ("5 copies, 60 items", "20 copies", "2 copies")
     rate = {(row["text"], row["setting"]): f"{row['mb_per_s']:.0f} MB/s" for row in data["offline"]}
     offline = [[text, *(rate[text, one] for one in settings)] for text in dict.fromkeys(text for text, _ in rate)]
-    documents, plain, stopping = data["documents"], data["without_numba"], data["stopping"]
+    documents, plain = data["documents"], data["without_numba"]
     growth = max(row["growth_over_linear"] for row in data["offline"])
     other = {
-        "`StructureDetector`, a token of 4 characters": f"{data['structure']['us_per_push']:.1f} us",
-        "`RepetitionDetector`, 4 tokens taken back and 5 pushed": f"{data['rewinding']:.1f} us",
-        "`RepetitionStoppingCriteria`, a row in a step": f"{stopping['ordinary']:.0f} us",
-        "`RepetitionStoppingCriteria`, a row that loops": f"{stopping['end recurs']:.0f} us",
         "default criteria, finished texts": f"{documents['default, finished']:,.0f} MB/s",
         "default criteria, texts that a limit cut off": f"{documents['default, cut off']:.0f} MB/s",
         "`find_repetition`": f"{documents['tandem']:.0f} MB/s",
@@ -215,21 +228,11 @@ def speed(data: Row) -> list[str]:
         "`repetition_report`": f"{documents['repetition_report']:.1f} MB/s",
     }
     about = (
-        "MB/s are millions of characters per second, of prose in texts of 4,000 characters, without reading files. In the "
-        f"second table, a text that is 8 times as long takes at most {8 * growth:.0f} times as long. One thread; "
-        f"{machine(data)}. `python -m benchmarks.detection`."
+        f"A text that is 8 times as long takes at most {8 * growth:.0f} times as long. One thread; {machine(data)}. "
+        "`python -m benchmarks.detection`."
     )
     return [
-        "One token pushed into `RepetitionDetector`, mean of 1,000,000. The last column shows whether a long stream slows "
-        "down: 1 is best.",
-        "",
-        *table(["stream of tokens", "one push", "last tenth / first tenth"], online),
-        "",
-        "`find_repetition` on a text of 1 MB, at three thresholds.",
-        "",
-        *table(["text", *settings], offline),
-        "",
-        "Other functions. Rows in us are for one call.",
+        *table(["text of 1 MB", *settings], offline),
         "",
         *table(["function", "speed"], [list(row) for row in other.items()]),
         "",
