@@ -222,7 +222,7 @@ def searching(data: Row) -> list[str]:
         "default criteria, finished texts": f"{documents['default, finished']:,.0f} MB/s",
         "default criteria, texts that a limit cut off": f"{documents['default, cut off']:.0f} MB/s",
         "`find_repetition`": f"{documents['tandem']:.0f} MB/s",
-        "`find_repetition` without Numba": f"{plain['prose']:.1f} MB/s, at worst {min(plain.values()):.1f}",
+        "`find_repetition` without Numba, a text of 100 kB": f"{plain['prose']:.1f} MB/s, at worst {min(plain.values()):.1f}",
         "`paper20`": f"{documents['paper20']:.0f} MB/s",
         "`repeated_substrings`": f"{documents['repeated_substrings']:.1f} MB/s",
         "`repetition_report`": f"{documents['repetition_report']:.1f} MB/s",
