@@ -112,25 +112,21 @@ def overhead(data: dict[str, Any]) -> list[str]:
 
 
 def policy(data: dict[str, Any]) -> list[str]:
-    """What a policy adds to a row and step of the penalty."""
-    read, push, alone = data["reading"], data["pushing"], data["rows"][0]["penalty"]
+    """Return what a policy adds to a row and step of the penalty."""
+    read, push = data["reading"], data["pushing"]
     rows = []
     for row in data["rows"]:
         added = [f"{row[name] / row['batch']:+.1f} us" for name in ("sections", "ladder", "own")]
         rows.append([f"{row['batch']}, {row['context']:,}", f"{row['penalty'] / row['batch']:.1f} us", *added])
     about = (
-        "Microseconds of a row in a step: the whole processor with the penalty alone, and what a policy with that penalty in "
-        f"all sections adds, the stopping criterion included; at most {data['limit']:g} are wanted. Where there is a policy, "
-        "left padding is looked for once, which saves some of it. The bundled tokenizer, window 512, numba. Reading a token "
-        f"takes {read['again']:.2f} us; {read['first']:.2f} us over a first reading of {data['tokens']:,} tokens, "
-        f"{read['first'] / alone:.1%} of the penalty's own step of one row; a token that nothing is known about in its state "
-        f"{read['slow']:.1f} us. A tracker takes {push['sections']:.1f} us a token, {push['ladder']:.1f} us with the ladder "
-        f"(10 and 20 copies), {push['shadow']:.1f} us in shadow mode, {push['loop']:.1f} us there in an endless loop. "
-        f"{machine(data)}. "
-        "`python -m benchmarks.policy`."
+        "Times are for one row in one step, with the stopping criterion. A policy finds the left padding only once, so a value "
+        "can be negative. The bundled tokenizer, window 512, Numba. The parts, for one token: reading it takes "
+        f"{read['again']:.2f} us, and {read['slow']:.1f} us the first time in a new place. A `Tracker` takes "
+        f"{push['sections']:.1f} us, {push['ladder']:.1f} us with a ladder, {push['shadow']:.1f} us in shadow mode, and "
+        f"{push['loop']:.1f} us there in an endless loop. {machine(data)}. `python -m benchmarks.policy`."
     )
     ways = ["sections, by fields", "sections and ladder, by fields", "the same, own processor"]
-    return [*table(["batch, context", "the penalty", *ways], rows), "", *paragraph(about)]
+    return [*table(["batch, context", "the penalty alone", *ways], rows), "", *paragraph(about)]
 
 
 # ---------------------------------------------------------------- llama.cpp

@@ -51,14 +51,6 @@ def sweep(data: dict[str, Any]) -> list[str]:
     return comparison(data | {"results": sorted(data["results"], key=key)})
 
 
-def weak(data: dict[str, Any]) -> list[str]:
-    """How many outputs of a weak model are degenerate, under bounded penalties and under escalation."""
-    shown = ("none", "repetition:1.2", "paper", "ungated", "failsafe")
-    found = {row["penalty"]: row for row in data["results"]}
-    rows = [[name, f"{found[name]['degenerate']:.1%}", f"{found[name]['loops']:.1%}"] for name in shown]
-    return table(["penalty", "degenerate outputs", "outputs with a loop"], rows)
-
-
 # ---------------------------------------------------------------- lz-penalty duality
 
 
@@ -134,13 +126,6 @@ def _bits_and_share(bits: float | None, share: float) -> str:
 def copies(data: dict[str, Any]) -> list[str]:
     """The share of tokens at which greedy decoding leaves the copy, by kind of task."""
     return _leaving(data, {one["kind"]: one["kind"] for one in data["results"][0]["copies"][:-1]})
-
-
-def asked_for(data: dict[str, Any]) -> list[str]:
-    """How often penalties leave the copy where repetition was asked for, and in indented code."""
-    return _leaving(
-        data, {"letters": "a letter 50 to 150 times", "edit": "code with a name changed", "quote": "a quotation"}
-    )
 
 
 def _leaving(data: dict[str, Any], kinds: dict[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Write the tables of README.md and docs/ from the results: `python -m benchmarks.readme`; `--check` only compares."""
+"""Write the tables of README.md and other pages from the results: `python -m benchmarks.readme`; `--check` compares."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import detection_tables, engine_tables, evaluation_tables, guard_tables, op_tables, preset_tables
+from benchmarks import (
+    detection_tables,
+    engine_tables,
+    evaluation_tables,
+    guard_tables,
+    limitation_tables,
+    op_tables,
+    preset_tables,
+)
 from benchmarks.tables import results
 from benchmarks.workload import ROOT, arguments
 
@@ -29,21 +37,25 @@ TABLES: tuple[tuple[str, str, Callable[[dict[str, Any]], list[str]], str], ...] 
         lambda h200: [*op_tables.gpu(h200), "", *op_tables.cpu(results("cpu.json"))],
         "h200.json",
     ),
-    ("docs/limitations.md", "asked-for", evaluation_tables.asked_for, "cost.json"),
-    ("docs/limitations.md", "weak", evaluation_tables.weak, "compare.json"),
+    ("docs/limitations.md", "asked-for", limitation_tables.asked_for, PUBLISHED),
+    ("docs/limitations.md", "weak", limitation_tables.weak, PUBLISHED),
     ("docs/transformers.md", "overhead", engine_tables.overhead, "overhead.json"),
     ("docs/vllm.md", "vllm", engine_tables.vllm, "vllm.json"),
     ("docs/sglang.md", "sglang", engine_tables.sglang, "sglang.json"),
     ("docs/llama_cpp.md", "llama_cpp", engine_tables.llama_cpp, "llama_cpp.json"),
     ("docs/matrix.md", "matrix", engine_tables.matrix, "matrix.json"),
     ("docs/policy.md", "policy", engine_tables.policy, "policy.json"),
-    ("docs/stopping.md", "detection", detection_tables.speed, "detection.json"),
+    ("docs/stopping.md", "stopping-rates", detection_tables.stopping, "labelled.json"),
+    ("docs/stopping.md", "detection", detection_tables.watching, "detection.json"),
     ("docs/detect-command.md", "detect-memory", detection_tables.memory, "detect_memory.json"),
-    ("docs/detection.md", "rates", detection_tables.rates, "labelled.json"),
-    ("docs/detection.md", "capped", detection_tables.capped, "capped.json"),
-    ("docs/detection.md", "fresh", detection_tables.fresh, "labelled.json"),
-    ("docs/detection.md", "paper20", detection_tables.paper20, "labelled.json"),
-    ("docs/detection.md", "thresholds", detection_tables.thresholds, "labelled.json"),
+    ("docs/detection.md", "outputs", detection_tables.outputs, "capped.json"),
+    ("docs/detection.md", "groups", detection_tables.by_group, "capped.json"),
+    ("docs/detection.md", "rates", detection_tables.in_short, "labelled.json"),
+    ("research/labelled/README.md", "rates", detection_tables.rates, "labelled.json"),
+    ("research/labelled/README.md", "capped-groups", detection_tables.capped_groups, "capped.json"),
+    ("research/labelled/README.md", "paper20", detection_tables.paper20, "labelled.json"),
+    ("research/labelled/README.md", "thresholds", detection_tables.thresholds, "labelled.json"),
+    ("research/labelled/README.md", "search-speed", detection_tables.searching, "detection.json"),
     ("docs/guard.md", "guard-rates", guard_tables.rates, "guard.json"),
     ("docs/guard.md", "guard-cost", guard_tables.cost, "guard.json"),
     ("docs/duality.md", "duality", evaluation_tables.duality, "duality.json"),
