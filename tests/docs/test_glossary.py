@@ -17,6 +17,7 @@ from lz_penalty.detection import (
     is_loop,
 )
 from lz_penalty.engines.transformers import RepetitionStoppingCriteria
+from lz_penalty.guard import Thresholds
 from lz_penalty.policy import _rules, _tracking
 from tests.support import ROOT
 
@@ -42,6 +43,10 @@ THRESHOLDS = {  # the beginning of the row, copies, length
     "escalation": ([loops.MIN_COPIES], []),
     "ladder": ([_tracking.LEAST_COPIES, int(_rules.MAX_COPIES)], [_tracking.RUNG_LENGTH]),
     "stopping rule": ([_tandem.DEGENERATE_COPIES], [_tandem.STOP_LENGTH]),
+    "the guard": (
+        [default(Thresholds, "min_copies")],
+        [default(Thresholds, "min_length"), default(Thresholds, "min_length_data")],
+    ),
     "counters and metrics": ([_tandem.LOOP_COPIES], [_tandem.LOOP_LENGTH]),
     "`loops` in": ([default(RepetitionDetector, "min_copies")], [default(RepetitionDetector, "min_length")]),
     "near-loops in": ([4], []),  # 4-grams

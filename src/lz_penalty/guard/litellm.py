@@ -1,7 +1,7 @@
-"""A callback for the LiteLLM proxy that ends answers which loop.
+"""A callback for the LiteLLM proxy that ends answers which loop. In the proxy's configuration:
 
-litellm_settings:
-callbacks: ["lz_penalty.guard.litellm.loop_guard"]
+    litellm_settings:
+      callbacks: ["lz_penalty.guard.litellm.loop_guard"]
 """
 
 from __future__ import annotations
