@@ -6,10 +6,7 @@ from typing import Any
 
 from benchmarks.tables import machine, paragraph, results, table
 
-SHAPES = (
-    "Qwen2.5 shapes with dummy weights in bfloat16, context 1,024, greedy: the median step, and what a penalty on every "
-    "request adds to it: the mean over interleaved rounds of the difference within a round, and its 95 % interval. "
-)
+SHAPES = "Qwen2.5 shapes, dummy weights in bfloat16, context 1,024, greedy; medians of steps, means over interleaved rounds. "
 
 
 # ---------------------------------------------------------------- vLLM and SGLang
@@ -17,48 +14,66 @@ SHAPES = (
 
 def vllm(data: dict[str, Any]) -> list[str]:
     """What each contender adds to a step of vLLM."""
-    ours = [row for row in data["summary"] if row["contender"] == "LZ paper" and row["shape"] == "7B"]
-    host = " and ".join(f"{row['host_us']:.0f} us at batch {row['batch']}" for row in ours)
-    arrival = " and ".join(f"{row['arrival_us'] / 1e3:.1f} ms for {row['batch']}" for row in ours)
     about = (
-        f"{SHAPES}`Without`: a second engine without a processor; for 32B, where only one fits, requests without the penalty. "
-        f"The host works {host} on a step of 7B (preset paper), and when all requests arrive at once {arrival}. "
+        f"{SHAPES}Without: a second engine; at 32B, where only one fits, requests without the penalty. "
         f"vLLM {data['machine']['vllm']}, {data['machine']['runner']} runner; {machine(data)}. "
         "`python -m benchmarks.vllm_engine`."
     )
     costs = _engine_costs("step in vLLM", data["summary"], _contender_columns("processor", "vLLM"))
-    return [*costs, "", *paragraph(about), "", *vllm_blocks(results("vllm_blocks.json"))]
+    blocks = vllm_blocks(results("vllm_blocks.json"))
+    return [*_cost_caption("vLLM", data["summary"]), "", *costs, "", *paragraph(about), "", *blocks]
 
 
 def vllm_blocks(data: dict[str, Any]) -> list[str]:
     """What the penalty adds within one run; this is more precise than a comparison of two runs."""
     costs = [
-        "{shape}, batch {batch}, {new_tokens} tokens, {contender}: {cost:+.2%} ({cost_low:+.2%} to {cost_high:+.2%}), and "
-        "{host_us:.0f} us of the host's time".format(**row | {"contender": _without_a_gate(row["contender"])})
-        for row in sorted(data["summary"], key=lambda row: row["contender"], reverse=True)
+        f"{_without_a_gate(row['contender'])} adds {_with_half_width(row)}"
+        for row in sorted(data["summary"], key=lambda row: row["contender"])
     ]
+    ((shape, batch),) = {(row["shape"], row["batch"]) for row in data["summary"]}
+    host, arrival = (max(row[name] for row in data["summary"]) for name in ("host_us", "arrival_us"))
     return paragraph(
-        "Two engines differ from round to round by more than that. Within one run of one engine, blocks of steps with the "
-        "penalty against those in which it is left out (the median over the blocks of a run, then the mean over the runs): "
-        f"{'; '.join(costs)}. vLLM {data['machine']['vllm']}, {machine(data)}. "
-        "`python -m benchmarks.vllm_engine --blocks --shapes 7B --batches 64 --new-tokens 256 --rounds "
-        f"{max(row['rounds'] for row in data['summary'])}`."
+        "Two engines differ by more than 0.1 % from round to round. A second measurement therefore compares blocks of steps "
+        f"with and without the penalty in one engine. At {shape} and batch {batch}, {' and '.join(costs)}. The host works "
+        f"{host:.0f} us per step, and {arrival / 1e3:.0f} ms if all requests arrive at once. `--blocks`, "
+        f"{max(row['rounds'] for row in data['summary'])} runs, same machine."
     )
 
 
 def sglang(data: dict[str, Any]) -> list[str]:
     """What each contender adds to a step of SGLang, in the engine and in SGLang's one-batch benchmark."""
-    lines: list[str] = []
-    for how, title in (("engine", "engine, overlap on"), ("one-batch", "one-batch benchmark")):
-        rows = [row for row in data["summary"] if row["how"] == how]
-        lines += [*_engine_costs(title, rows, _contender_columns("plug-in", "SGLang")), ""] if rows else []
+    rows = {how: [row for row in data["summary"] if row["how"] == how] for how in ("engine", "one-batch")}
+    costs = _engine_costs("engine, overlap on", rows["engine"], _contender_columns("plug-in", "SGLang"))
+    single = [row for row in rows["one-batch"] if row["contender"].startswith("LZ")]
+    low, high = (f"{pick(row['cost'] for row in single):+.2%}" for pick in (min, max))
+    batches = sorted(row["batch"] for row in single)
+    none_found = all(row["cost_low"] <= 0 <= row["cost_high"] for row in single)
     about = (
-        f"{SHAPES}`Without`: a second engine without the plug-in; for 32B, and in the one-batch benchmark, requests without "
-        "the penalty. SGLang's one-batch benchmark waits for the device after every step, so that the host's work counts in "
-        f"full. SGLang {data['machine']['sglang']}, attention {data['machine']['attention']}; {machine(data)}. "
+        f"{SHAPES}Without: a second engine; at 32B, and in the one-batch benchmark, requests without the penalty. "
+        f"SGLang {data['machine']['sglang']}, attention {data['machine']['attention']}; {machine(data)}. "
         "`python -m benchmarks.sglang_engine`."
     )
-    return [*lines, *paragraph(about)]
+    one_batch = (
+        "SGLang's one-batch benchmark waits for the device after every step, so the host's work counts in full. At "
+        f"{' and '.join(sorted({row['shape'] for row in single}))} and batches of {batches[0]} to {batches[-1]}, the penalty "
+        f"changed a step by {low} to {high} there{'; all intervals contain 0' if none_found else ''}."
+    )
+    return [*_cost_caption("SGLang", data["summary"]), "", *costs, "", *paragraph(about), "", *paragraph(one_batch)]
+
+
+def _cost_caption(engine: str, summary: list[dict[str, Any]]) -> list[str]:
+    """Return what the table shows, for the reader who has not seen it yet."""
+    text = (
+        f"The table shows how much longer a step of {engine} takes if every request has a penalty: 0 % is best. ± is "
+        "half of the 95 % interval."
+    )
+    if not any(row["contender"] == "LZ guarded" for row in summary):
+        ratios = [row["ratio"] for row in results("gate_cuda.json")["records"] if row["settings"] == "gated"]
+        text += (
+            " `LZ without a gate` is the preset `guarded` of earlier versions. Today's `guarded` has a gate and has not been "
+            f"measured in an engine. The gate makes the op alone take {min(ratios):.2f} to {max(ratios):.2f} times as long."
+        )
+    return paragraph(text)
 
 
 def _contender_columns(ours: str, engine: str) -> dict[str, str]:
@@ -79,8 +94,11 @@ def _engine_costs(title: str, summary: list[dict[str, Any]], shown: dict[str, st
     columns = [one for one in shown if any(key[-1] == one and row["baseline"] != one for key, row in found.items())]
     rows = []
     for cell in sorted({key[:-1] for key in found}, key=lambda cell: (float(cell[0][:-1]), -cell[1])):
+        batches = {key[1] for key in found if key[0] == cell[0]}
+        if cell[1] not in (min(batches), max(batches)):  # the results file has the others
+            continue
         base = found[(*cell, found[(*cell, "LZ paper")]["baseline"])]
-        label = f"{cell[0]}, batch {cell[1]}, {cell[2]} tokens"
+        label = f"{cell[0]}, batch {cell[1]}"
         added = [_added(found.get((*cell, column)), base) for column in columns]
         rows.append([label, f"{base['step_ms']:.3f} ms", *added])
     return table([title, "without", *(shown[one] for one in columns)], rows)
@@ -90,8 +108,16 @@ def _added(row: dict[str, Any] | None, base: dict[str, Any]) -> str:
     """Return what a contender adds to the step, with its interval; nothing for the baseline itself."""
     if row is None or row is base:
         return ""
-    bounds = " ({cost_low:+.2%} to {cost_high:+.2%})".format(**row) if row["rounds"] > 1 else ""
-    return f"{row['cost']:+.2%}{bounds}"
+    return _with_half_width(row) if row["rounds"] > 1 else f"{row['cost']:+.2%}"
+
+
+def _with_half_width(row: dict[str, Any]) -> str:
+    """Return the cost and half of its interval.
+
+    >>> _with_half_width({"cost": 0.0012, "cost_low": -0.0002, "cost_high": 0.0026})
+    '+0.12% ±0.14'
+    """
+    return f"{row['cost']:+.2%} ±{50 * (row['cost_high'] - row['cost_low']):.2f}"
 
 
 # ---------------------------------------------------------------- transformers

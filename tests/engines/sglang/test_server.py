@@ -12,6 +12,7 @@ import pytest
 from lz_penalty import LZPenaltyConfig
 from lz_penalty.detection import find_repetition
 from tests.engines.sglang.engines import RETRACT, serve
+from tests.support import ROOT
 from tests.support.examples import example
 from tests.support.malformed import malformed
 from tests.support.replaying import check_replay
@@ -67,6 +68,18 @@ async def retractions(client):
     text = (await client.get("/metrics")).text
     found = re.findall(r"^sglang:num_retracted_requests_total(?:{[^}]*})? (\S+)$", text, re.M)
     return sum(map(float, found))
+
+
+def test_the_requests_of_the_page(server):
+    """docs/sglang.md shows parts of what the server answers to its requests: a loop, and none with the penalty."""
+    page = (ROOT / "docs" / "sglang.md").read_text(encoding="utf-8")
+    bodies = map(json.loads, re.findall(r"-d '(\{.*?\})'", page, re.DOTALL))
+    texts = [
+        httpx.post(f"{server}/v1/completions", json=body, timeout=300).json()["choices"][0]["text"] for body in bodies
+    ]
+    shown = re.findall(r"^```text\n\.\.\. (.*) \.\.\.$", page, re.MULTILINE)
+    assert [part in text for part, text in zip(shown, texts, strict=True)] == [True, True]
+    assert shown[1] not in texts[0]
 
 
 def test_concurrent_requests_among_malformed_ones(server, model, tokenizer, special):

@@ -92,14 +92,18 @@ def test_two_hundred_concurrent_requests_among_a_thousand_malformed(server, mode
 
 
 def test_the_requests_of_the_page(server):
-    """The first curl line of docs/vllm.md ends in a loop, the second does not, the third has a policy."""
+    """The first curl line of docs/vllm.md ends in a loop, the second does not, the third has a policy; answers are shown."""
     page = (ROOT / "docs" / "vllm.md").read_text(encoding="utf-8")
-    loops = []
+    loops, texts = [], []
     for body in re.findall(r"-d '(\{.*?\})'", page, re.DOTALL):
         reply = httpx.post(f"{server}/v1/completions", json=json.loads(body) | {"return_token_ids": True}, timeout=300)
         loops.append(find_repetition(reply.json()["choices"][0]["token_ids"]) is not None)
+        texts.append(reply.json()["choices"][0]["text"])
     assert loops[:2] == [True, False]
     assert len(loops) == 3
+    shown = re.findall(r"^```text\n\.\.\. (.*) \.\.\.$", page, re.MULTILINE)
+    assert [part in text for part, text in zip(shown, texts[:2], strict=True)] == [True, True]
+    assert shown[1] not in texts[0]
 
 
 def test_the_client_of_the_examples(server):
