@@ -19,14 +19,11 @@ def comparison(data: dict[str, Any]) -> list[str]:
         rows.append([name, *shares, cost, f"{row['accuracy']:.1%}"])
     plan = data["plan"]
     about = (
-        f"The bundled model decoded greedily in {plan['dtype']}: {plan['prompts']} open-ended prompts, "
-        f"{plan['new_tokens']:,} tokens each, never allowed to end. Degenerate: some unit 20 times or more in a row (the "
-        "paper's threshold); loops: 5 times and 60 tokens; human-text cost: how many bits per token worse the penalised "
-        f"model predicts {_prose(plan)}; accuracy: {plan['problems']} held-out reasoning problems. {machine(data)}. Made by "
-        f"`lz-penalty compare --prompts {plan['prompts']} --problems {plan['problems']} --dtype {plan['dtype']}`; `--model` "
-        "measures any other."
+        f"{plan['prompts']} open-ended prompts, {plan['new_tokens']:,} tokens each, greedy, {plan['dtype']}; the model may not "
+        f"end. Harm: further bits per token on {_prose(plan)}. Right: {plan['problems']} reasoning problems. {machine(data)}. "
+        f"Made by `lz-penalty compare --prompts {plan['prompts']} --problems {plan['problems']} --dtype {plan['dtype']}`."
     )
-    columns = ["penalty", "degenerate", "loops", "different 4-grams", "human-text cost", "accuracy"]
+    columns = ["penalty", "degenerate", "loops", "different 4-grams", "harm", "right"]
     return [*table(columns, rows), "", *paragraph(about)]
 
 
@@ -42,13 +39,9 @@ def _prose(plan: dict[str, Any]) -> str:
 
 
 def sweep(data: dict[str, Any]) -> list[str]:
-    """Return the comparison of many strengths, sorted by penalty."""
-
-    def key(row: dict[str, Any]) -> tuple[Any, ...]:
-        name = row["penalty"]
-        return name.split(":")[0], name.split(",")[1:], name
-
-    return comparison(data | {"results": sorted(data["results"], key=key)})
+    """Return the comparison of many strengths, sorted by penalty, without the settings that change another field."""
+    rows = [row for row in data["results"] if "," not in row["penalty"]]
+    return comparison(data | {"results": sorted(rows, key=lambda row: row["penalty"])})
 
 
 def weak(data: dict[str, Any]) -> list[str]:
