@@ -68,7 +68,7 @@ def duality(data: dict[str, Any]) -> list[str]:
     about = (
         f"{texts} passages of books that the bundled model has not seen, {first['tokens']:,} tokens and "
         f"{first['bytes']:,} bytes, each coded by itself. {'All' if all(coded) else 'NOT all'} {len(coded) * texts} codes of "
-        f"language models and of LZSS as one were decoded to the same text. Made by `lz-penalty duality --passages {texts} "
+        f"language models, LZSS among them, were decoded to the same text. Made by `lz-penalty duality --passages {texts} "
         "--out benchmarks/results/duality.json`."
     )
     columns = ["coded by", "cross-entropy, bits per token", "code, bits per token", "bits per byte", "size"]
