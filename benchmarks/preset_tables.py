@@ -1,11 +1,14 @@
-"""The tables of the choice of `guarded`, from the results of research/presets: in README.md and docs/choosing.md."""
+"""The tables of benefit, harm and settings: in README.md, docs/choosing.md and research/presets/README.md."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import fields as fields_of
 from typing import Any
 
 from benchmarks.tables import bullets, paragraph, table
 from lz_penalty import LZPenaltyConfig
+from lz_penalty import config as settings_of
 from lz_penalty.evaluation.penalties import penalty
 from research.presets.settings import FAMILIES, OLD, family_of
 from research.presets.summary import HARM, harm_of, near_loops, qualifies, ranked
@@ -44,6 +47,26 @@ IN_SHORT = [
     "frequency:1.0",
     "paper:0.15",
 ]
+
+GLANCE = {
+    "none": "none",
+    "guarded": "**guarded**",
+    "failsafe:0.15": "failsafe",
+    "paper:0.15": "paper",
+    "dry:0.8,allowed_length=2": "DRY 0.8",
+    "repetition:1.1": "repetition 1.1",
+}
+LOST = {
+    "prose": "prose",
+    "code": "code",
+    "markdown": "Markdown",
+    "json": "JSON",
+    "reasoning": "worked solutions",
+    "copy quote": "a quotation",
+    "copy edit": "code with a name changed",
+    "copy letters": "a letter 50 to 150 times",
+}
+RIGHT = {(GSM8K, "qwen15"): "GSM8K", (GSM8K, "qwen05"): "GSM8K", ("humaneval", "qwen15"): "HumanEval"}
 
 Settings = dict[str, Any]
 
@@ -87,21 +110,17 @@ def choice(data: dict[str, Any]) -> list[str]:
         if shown[family] > (GATES if family == "gate" else 1):
             continue
         found = settings[name]
-        near = " / ".join(f"{near_loops(found[model]):.1%}" for model in models)
+        near = [f"{near_loops(found[model]):.1%}" for model in models]
         tokens = " / ".join(f"{found[model][INSTRUCTIONS]['tokens']:.0f}" for model in models)
-        lost = [f"{_mean_lost(found, kind):.1%}" for kind in KINDS]
-        rows.append(
-            [label(name), str(len(FAMILIES[family])), _yes(found), near, tokens, f"{harm_of(found):.1%}", *lost]
-        )
+        rows.append([label(name), str(len(FAMILIES[family])), _yes(found), *near, tokens, f"{harm_of(found):.1%}"])
     answers = settings["none"]["smollm2"]
     about = (
-        f"SmolLM2 / TinyLlama. Near-loops: of {answers[INSTRUCTIONS]['answers']} instructions (even numbers) and, for settings "
-        f"that could still win, {answers['gsm8k_train']['answers']} training problems of GSM8K; at most 1,024 and 768 tokens. "
-        "Tokens: per answer to an instruction. Lost: share of the tokens that greedy decoding gets right without a penalty "
-        "and not with it, mean of both models; the rule uses the mean of prose, code and Markdown. "
-        f"{_machine(data)}. `research/presets` has all {len(settings)} settings and the scripts."
+        f"Near-loops are counted in the answers to {answers[INSTRUCTIONS]['answers']} instructions (even numbers, at most "
+        f"1,024 tokens). Settings that could still win also answered {answers['gsm8k_train']['answers']} training problems of "
+        "GSM8K (at most 768 tokens). Tokens: per answer to an instruction, SmolLM2 / TinyLlama. Lost: the mean over both "
+        f"models and over prose, code and Markdown. {_machine(data)}. `results/choose.json` has all {len(settings)} settings."
     )
-    columns = ["best of its family", "tried", "qualifies", "near-loops", "tokens", "**lost**", *KINDS.values()]
+    columns = ["best of its family", "tried", "qualifies", "near-loops, SmolLM2", "TinyLlama", "tokens", "**lost**"]
     return [*table(columns, rows), "", *paragraph(about)]
 
 
@@ -109,9 +128,82 @@ def _yes(found: Settings) -> str:
     return "yes" if qualifies(found) else "no"
 
 
-def _mean_lost(found: Settings, kind: str) -> float:
-    values = [model[HARM][kind]["lost"] for model in found.values()]
-    return sum(values) / len(values)
+# ---------------------------------------------------------------- docs/choosing.md
+
+
+def at_a_glance(data: dict[str, Any]) -> list[str]:
+    """Return benefit and harm of the presets and of two other penalties: a column for each, a row for each measure."""
+    found = [one for _, one in _named(data, list(GLANCE))]
+    rows = [
+        [f"near-loops: {title}", *(_share(one, model, INSTRUCTIONS, "near_loops") for one in found)]
+        for model, title in MODELS.items()
+    ]
+    rows += [[f"lost: {title}", *(f"{lost_by_kind(one, kind):.1%}" for one in found)] for kind, title in LOST.items()]
+    rows += [
+        [f"right: {title}, {MODELS[model]}", *(_share(one, model, task, "accuracy") for one in found)]
+        for (task, model), title in RIGHT.items()
+    ]
+    none = data["settings"]["none"]
+    about = (
+        f"Near-loops: {none['smollm2'][INSTRUCTIONS]['answers']} everyday instructions, at most 2,048 tokens. Lost: mean of "
+        f"{_and(MODELS[model] for model in READERS)}. Right: {none['qwen15'][GSM8K]['answers']:,} problems "
+        f"of GSM8K, {none['qwen15']['humaneval']['answers']} of HumanEval. ?: not measured. All answers are greedy. "
+        f"{_machine(data)}. {_remark(data)}"
+    )
+    return [*table(["", *GLANCE.values()], rows), "", *paragraph(about)]
+
+
+def _share(found: Settings, model: str, what: str, name: str) -> str:
+    means = found.get(model, {}).get(what)
+    return f"{means[name]:.1%}" if means else MISSING
+
+
+def _and(names: Iterable[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}"
+
+
+def fields(_: dict[str, Any]) -> list[str]:
+    """Return every field of the settings with its range, its default and its value in `guarded`."""
+    guarded, most = LZPenaltyConfig.guarded(), f"{settings_of.MAX_WEIGHT:g}"
+    window = f"1 to {settings_of.MAX_WINDOW:,}"
+    told = {
+        "strength": (f"0 to {most}", "logits for each bit of codelength; 0 switches the penalty off"),
+        "window_size": (window, "how many past tokens are searched for copies"),
+        "buffer_size": (f"1 to {settings_of.MAX_BUFFER:,}", "the longest match that is looked for"),
+        "formula": ("paper, sglang", "the closed form of the paper, or the formula of the authors' SGLang fork"),
+        "lookback": (
+            "before_buffer, adjacent",
+            "where the window ends: before the buffer, or at the newest token. `None`: as the formula has it",
+        ),
+        "min_match_length": (
+            "1 to `buffer_size` + 1",
+            "shorter copies are free. `None`: no codelengths, escalation alone",
+        ),
+        "escalation": (f"0 to {most}", "extra bits against an exact loop; they grow with every copy"),
+        "loop_window": (window, "how many past tokens are searched for loops"),
+        "gate_low": ("0 to 1", "no codelength counts up to this copy share. `None`: no gate"),
+        "gate_high": ("above `gate_low`, to 1", "codelengths count in full from this copy share on"),
+        "gate_window": (
+            f"{settings_of.MIN_GATE_WINDOW} to {settings_of.MAX_GATE_WINDOW:,}",
+            "over how many past tokens the copy share is taken",
+        ),
+        "include_prompt": ("True, False", "whether the prompt's tokens count"),
+        "exempt_token_ids": ("1,024 ids in a request", "tokens that are never changed; engines add special tokens"),
+    }
+    rows = []
+    for field in fields_of(LZPenaltyConfig):
+        value = getattr(guarded, field.name)
+        changed = f"**{_value(value)}**" if value != field.default else ""
+        allowed, meaning = told[field.name]
+        rows.append([f"`{field.name}`", allowed, _value(field.default), changed, meaning])
+    return table(["field", "allowed", "default", "`guarded`", "meaning"], rows)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool) or value is None or value == ():
+        return "none" if value == () else str(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 # ---------------------------------------------------------------- the confirmation
@@ -128,33 +220,38 @@ def near_loops_by_model(data: dict[str, Any]) -> list[str]:
         rows.append([label(name), *cells])
     count = data["settings"]["none"]["smollm2"][INSTRUCTIONS]["answers"]
     about = (
-        f"Near-loops, and tokens per answer: {count} instructions with odd numbers, greedy, at most 2,048 tokens. ?: not "
-        f"measured. "
-        f"{_machine(data)}. {_remark(data)}"
+        f"{count} instructions with odd numbers, greedy, at most 2,048 tokens. ?: not measured. {_machine(data)}. "
+        f"{_remark(data)}"
     )
     return [*table(["penalty", *MODELS.values()], rows), "", *paragraph(about)]
 
 
 def harm_by_kind(data: dict[str, Any]) -> list[str]:
-    """Return the share of right tokens lost on the texts that were not used to choose."""
-    rows = []
-    for name, found in _named(data, _order(data)):
-        measured = [found.get(model, {}).get(HARM) for model in _harm_models(data)]
-        if name == "none" or not any(measured):
-            continue
-        kinds = [*KINDS, "reasoning", "copy quote", "copy edit", "copy json"]
-        rows.append([label(name), *(" / ".join(_lost(one, kind) for one in measured) for kind in kinds)])
-    used = " / ".join(MODELS[model] for model in _harm_models(data))
+    """Return the share of right tokens lost on the texts that were not used to choose, as a mean over three models."""
+    kinds = [*KINDS, "reasoning", "copy quote", "copy edit", "copy json"]
+    rows = [
+        [label(name), *(f"{lost_by_kind(found, kind):.1%}" for kind in kinds)]
+        for name, found in _named(data, _order(data))
+        if name != "none" and all(HARM in found.get(model, {}) for model in READERS)
+    ]
     about = (
-        f"Share of right tokens lost; {used}. Texts with odd numbers, 32 solutions of GSM8K's problems after their "
-        "questions, and copying tasks: a quotation, code with a name changed, JSON. ?: not measured."
+        f"Mean of {_and(MODELS[model] for model in READERS)}. Texts with odd numbers, 32 solutions of GSM8K's problems after "
+        "their questions, and copying tasks: a quotation, code with a name changed, JSON."
     )
-    columns = ["penalty", *KINDS.values(), "reasoning", "quoting", "editing", "JSON copied"]
+    columns = ["penalty", *KINDS.values(), "solutions", "quoting", "editing", "JSON copied"]
     return [*table(columns, rows), "", *paragraph(about)]
 
 
-def _lost(measured: dict[str, Any] | None, kind: str) -> str:
-    return f"{measured[kind]['lost']:.1%}" if measured else MISSING
+def harm_by_model(data: dict[str, Any]) -> list[str]:
+    """Return the share of right tokens that `guarded` loses, for each model."""
+    ((_, found),) = _named(data, ["guarded"])
+    kinds = [*KINDS, "reasoning", "copy quote", "copy edit", "copy json"]
+    rows = [
+        [title, *(f"{found[model][HARM][kind]['lost']:.1%}" for kind in kinds)]
+        for model, title in MODELS.items()
+        if HARM in found[model]
+    ]
+    return table(["`guarded` on", *KINDS.values(), "solutions", "quoting", "editing", "JSON copied"], rows)
 
 
 def problems(data: dict[str, Any]) -> list[str]:
@@ -166,8 +263,8 @@ def problems(data: dict[str, Any]) -> list[str]:
             rows.append([label(name), *(_accuracy(means) for means in cells)])
     count = data["settings"]["none"]["qwen15"][GSM8K]["answers"]
     about = (
-        f"Accuracy on {count:,} test problems of GSM8K, greedy, at most 1,024 tokens; in brackets the problems that only "
-        "one of the two, with or without the penalty, solved, and McNemar's exact p."
+        f"{count:,} test problems of GSM8K, greedy, at most 1,024 tokens. In brackets: problems that only the penalised model "
+        "solved (+), problems that only the model without a penalty solved (-), and McNemar's exact p."
     )
     return [*table(["penalty", MODELS["qwen15"], MODELS["qwen05"]], rows), "", *paragraph(about)]
 
@@ -176,7 +273,10 @@ def _accuracy(means: dict[str, Any] | None) -> str:
     if means is None:
         return MISSING
     paired = means.get("paired")
-    beside = f" (+{paired['gained']} -{paired['lost']}, p = {paired['p']:.3f})" if paired else ""
+    if not paired:
+        return f"{means['accuracy']:.1%}"
+    p = f"p = {paired['p']:.3f}" if paired["p"] >= 0.001 else "p < 0.001"
+    beside = f" (+{paired['gained']} -{paired['lost']}, {p})"
     return f"{means['accuracy']:.1%}{beside}"
 
 
@@ -189,9 +289,9 @@ def turns(data: dict[str, Any]) -> list[str]:
         rows.append([what, *(f"{found[model]['turns']['repeats_8']:.0%}" for model in ("smollm2", "tinyllama"))])
     counts = [model["turns"]["answers"] for model in data["settings"]["none"].values()]
     about = (
-        f"Share of the 8-grams of a second answer that the first answer in the same chat had; {counts[0]} and {counts[1]} "
-        'chats ("Tell me more.", "Please answer again in other words.", "What else should I know about this?"). '
-        "A gate from 0.35 to 0.6, strength 0.4, copies of 3 tokens."
+        f'{counts[0]} chats with SmolLM2 and {counts[1]} with TinyLlama. The second question is "Tell me more.", "Please '
+        'answer again in other words." or "What else should I know about this?" The gate is from 0.35 to 0.6, the strength '
+        "0.4, copies have 3 tokens."
     )
     return [*table(["penalty", MODELS["smollm2"], MODELS["tinyllama"]], rows), "", *paragraph(about)]
 
@@ -244,10 +344,6 @@ def _named(data: dict[str, Any], names: list[str]) -> list[tuple[str, Settings]]
 def _order(data: dict[str, Any]) -> list[str]:
     """Return the settings of the full tables: the preset and what it is compared with first, then the rest by family."""
     return [*SHORT, *(name for name in data["settings"] if label(name) != "**guarded**" and name not in SHORT)]
-
-
-def _harm_models(data: dict[str, Any]) -> list[str]:
-    return [model for model in data["settings"]["none"] if HARM in data["settings"]["none"][model]]
 
 
 def _machine(data: dict[str, Any]) -> str:

@@ -24,6 +24,8 @@ ELSEWHERE = {  # a file outside docs/ and its path in the site
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "research/labelled/README.md": "labelled.md",
+    "research/presets/README.md": "choice/index.md",
+    f"{REAL}/README.md": "study-real/run.md",
     f"{REAL}/report.md": "study-real/index.md",
     f"{STUDY}/report.md": "study-small/index.md",
     f"{STUDY}/results.csv": "study-small/results.csv",

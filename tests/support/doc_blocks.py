@@ -15,7 +15,7 @@ from tests.support import ROOT
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    ROOT / "research" / "labelled" / "README.md",
+    *(ROOT / "research" / name / "README.md" for name in ("labelled", "presets", "studies/real")),
     *sorted(ROOT.glob("docs/**/*.md")),
 ]
 FENCE = re.compile(

@@ -1,7 +1,6 @@
-"""A callback for the LiteLLM proxy that ends answers which loop. In the proxy's configuration:
+"""A callback for the LiteLLM proxy that ends answers which loop.
 
-    litellm_settings:
-      callbacks: ["lz_penalty.guard.litellm.loop_guard"]
+Name `lz_penalty.guard.litellm.loop_guard` in the list `callbacks` of `litellm_settings` in the proxy's configuration.
 """
 
 from __future__ import annotations
