@@ -147,11 +147,12 @@ fuzz-native:      ## a million generated cases for the C header, under AddressSa
 		-Isrc/lz_penalty/native tests/support/native_fuzz.c -o build/native_fuzz -lm
 	build/native_fuzz 1000000
 
-check: $(STAMP)   ## lint, format, types, import rules
+check: $(STAMP)   ## style, types, imports, words, and the tables of the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m docs.tools.words
 	$(BIN)/python -m benchmarks.readme --check
 	$(BIN)/python -m benchmarks.figures --check
 

@@ -1,4 +1,4 @@
-// Search runs in a worker, and browsers start none for pages that are opened from disk: there, a hidden frame stands in.
+// Search runs in a worker. Browsers start no worker for pages that are opened from disk, so a hidden frame takes its place there.
 // Named as it is so that the site generator does not add a script of the same purpose from the network.
 if (location.protocol === "file:") {
   window.Worker = class {

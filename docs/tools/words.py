@@ -25,7 +25,8 @@ ALLOWED = {  # a file, a part of the line, and why
     ("src/lz_penalty/bundled_model/_arithmetic.py", "lies between"): "texts that the bundled model was trained on",
     ("src/lz_penalty/bundled_model/_logic.py", "Cups stand at"): "texts that the bundled model was trained on",
     ("tests/detection/test_substrings.py", "stood the"): "a text for the detector",
-    ("CONTRIBUTING.md", "not use these words"): "the rule itself",
+    ("benchmarks/explorer.py", "That lay in the house"): "a nursery rhyme",
+    ("research/labelled/prose.py", "lay in"): "a nursery rhyme",
 }
 WRITTEN = {".md", ".py", ".toml", ".h", ".c", ".cpp", ".js", ".css", ".html", ".yml", ".yaml", ".cff", ".patch", ""}
 NOT_OURS = ("tests/data/", "LICENSE")
