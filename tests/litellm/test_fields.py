@@ -79,7 +79,7 @@ def test_vllm_gives_the_tokens_that_it_gives_when_asked_directly(in_front_of_vll
 def test_a_bad_field_is_status_400_with_our_message(in_front_of_vllm, name):
     for ask in (chat, complete):
         with pytest.raises(
-            openai.BadRequestError, match="lz_windowsize = 256: unknown field. Did you mean lz_window_size"
+            openai.BadRequestError, match=r"lz_windowsize = 256: unknown field\. Did you mean lz_window_size"
         ):
             ask(in_front_of_vllm, name, {"vllm_xargs": BAD})
     assert complete(in_front_of_vllm, name, {})  # the servers go on
