@@ -33,7 +33,7 @@ TABLES: tuple[tuple[str, str, Callable[[dict[str, Any]], list[str]], str], ...] 
     ("docs/vllm.md", "vllm", engine_tables.vllm, "vllm.json"),
     ("docs/sglang.md", "sglang", engine_tables.sglang, "sglang.json"),
     ("docs/llama_cpp.md", "llama_cpp", engine_tables.llama_cpp, "llama_cpp.json"),
-    ("docs/matrix.md", "matrix", engine_tables.matrix, "matrix.json"),
+    ("docs/works-with.md", "matrix", engine_tables.matrix, "matrix.json"),
     ("docs/policy.md", "policy", engine_tables.policy, "policy.json"),
     ("docs/stopping.md", "detection", detection_tables.speed, "detection.json"),
     ("docs/detect-command.md", "detect-memory", detection_tables.memory, "detect_memory.json"),
