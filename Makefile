@@ -92,8 +92,9 @@ $(LITELLM)/.installed: pyproject.toml requirements/litellm.txt
 		'litellm[proxy]' prometheus-client pytest --editable .
 	touch $@
 
-test-litellm: $(LITELLM)/.installed  ## the guard's callback in a real LiteLLM proxy
-	$(LITELLM)/bin/python $(ENGINE_TESTS) --noconftest tests/guard_litellm
+# The proxy is in front of a vLLM server and of `transformers serve`, in their own environments.
+test-litellm: $(LITELLM)/.installed $(VLLM)/.installed $(STAMP)  ## request fields and the guard's callback in a real LiteLLM proxy
+	$(LITELLM)/bin/python $(ENGINE_TESTS) --noconftest tests/litellm
 
 # SGLang requires a CUDA build of torch, which is gigabytes. So pip installs no dependencies here, and
 # requirements/sglang.txt lists all that SGLang needs on a CPU.

@@ -46,7 +46,7 @@ TABLES: tuple[tuple[str, str, Callable[[dict[str, Any]], list[str]], str], ...] 
     ("docs/vllm.md", "vllm", engine_tables.vllm, "vllm.json"),
     ("docs/sglang.md", "sglang", engine_tables.sglang, "sglang.json"),
     ("docs/llama_cpp.md", "llama_cpp", engine_tables.llama_cpp, "llama_cpp.json"),
-    ("docs/matrix.md", "matrix", engine_tables.matrix, "matrix.json"),
+    ("docs/works-with.md", "matrix", engine_tables.matrix, "matrix.json"),
     ("docs/policy.md", "policy", engine_tables.policy, "policy.json"),
     ("docs/stopping.md", "stopping-rates", detection_tables.stopping, "labelled.json"),
     ("docs/stopping.md", "detection", detection_tables.watching, "detection.json"),

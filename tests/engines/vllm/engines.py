@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,11 @@ def reuse(
     return run_task("tests.engines.vllm.reusing", task, _ENVIRONMENT | env)
 
 
-def serve(*options: str, env: dict[str, str] | None = None) -> AbstractContextManager[str]:
+def serve(
+    *options: str, env: dict[str, str] | None = None, python: Path | str = sys.executable
+) -> AbstractContextManager[str]:
     """An OpenAI-compatible server in its own process; yields its address."""
     command = ["vllm.entrypoints.openai.api_server", "--model", str(bundled_model.path())]
     command += ["--served-model-name", "bundled", "--dtype", "float32", "--enforce-eager"]
     command += ["--logits-processors", PROCESSOR, *options]
-    return serving(command, _ENVIRONMENT | (env or {}))
+    return serving(command, _ENVIRONMENT | (env or {}), python)

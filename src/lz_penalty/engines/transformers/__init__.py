@@ -16,13 +16,16 @@ prompt-lookup decoding, which call it with growing and shrinking prefixes.
     _processor.py    the penalty in `generate`; `_assistants.py`: not for an assistant with another tokenizer
     _policy.py       policies in `generate`; `_rows.py` finds each row's generation again from the ids
     _continuous.py   both in continuous batching
+    _generate.py     `generate`, for `custom_generate` repositories
     _enabling.py     `enable()`, with `_patching.py` and `_settings.py`
+    _calls.py        what `generate` and `enable()` do alike
     _serving.py      `transformers serve`
     _stopping.py     a stopping criterion that works alone
 """
 
 from lz_penalty.engines._special_tokens import special_token_ids
 from lz_penalty.engines.transformers._enabling import disable, enable
+from lz_penalty.engines.transformers._generate import generate
 from lz_penalty.engines.transformers._policy import LZPolicyLogitsProcessor, Outcome
 from lz_penalty.engines.transformers._processor import LZPenaltyLogitsProcessor
 from lz_penalty.engines.transformers._stopping import RepetitionStoppingCriteria
@@ -34,5 +37,6 @@ __all__ = [
     "RepetitionStoppingCriteria",
     "disable",
     "enable",
+    "generate",
     "special_token_ids",
 ]

@@ -10,24 +10,20 @@ from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any
 
-import torch
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList
 from transformers.cli.serving.utils import BaseHandler
-from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager, ContinuousMixin
 
-from lz_penalty.config import LZPenaltyConfig
-from lz_penalty.engines._generation import count_loops
-from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.transformers import _continuous as continuous
 from lz_penalty.engines.transformers import _serving as serving
 from lz_penalty.engines.transformers._assistants import IN_ANOTHER_VOCABULARY
+from lz_penalty.engines.transformers._calls import ONE_BY_ONE, finish, processor_of
 from lz_penalty.engines.transformers._patching import Change, Patches
-from lz_penalty.engines.transformers._policy import LZPolicyLogitsProcessor, needs_sections, until
+from lz_penalty.engines.transformers._policy import LZPolicyLogitsProcessor
 from lz_penalty.engines.transformers._processor import LZPenaltyLogitsProcessor
 from lz_penalty.engines.transformers._settings import FIELDS, asked_of, lz_fields
 from lz_penalty.errors import LZPenaltyError
-from lz_penalty.policy import RequestPolicy, counters
+from lz_penalty.policy import RequestPolicy
 
 __all__ = ["disable", "enable"]
 
@@ -42,8 +38,8 @@ def enable() -> None:
         model.generate_batch(prompts, generation_config=GenerationConfig(lz_penalty=0.15))
         POST /v1/chat/completions {"messages": ..., "lz_penalty": 0.15}  # of `transformers serve` in this process
 
-    Eos, bos and pad tokens of the generation config are exempt; in `transformers serve`, all special tokens of the
-    tokenizer. Calling it twice changes nothing; `disable()` takes it back.
+    Eos, bos and pad tokens of the generation config are exempt; with `tokenizer=tokenizer`, and in `transformers serve`, all
+    special tokens of the tokenizer. Calling it twice changes nothing; `disable()` takes it back.
 
     Raises:
         BackendUnavailableError: this version of transformers lacks a method that must be changed; nothing was changed.
@@ -71,20 +67,6 @@ class _Call:
         """The processor, if it has a policy."""
         return self.processor if isinstance(self.processor, LZPolicyLogitsProcessor) else None
 
-    def finish(self, output: Any) -> Any:
-        """Count what became of each row, and put it on the output."""
-        rows = getattr(output, "sequences", output)
-        if self.processor is None or not isinstance(rows, torch.Tensor):
-            return output
-        if self.policy is not None and self.policy.asked.looks_for_runs:
-            output.lz_outcomes = self.policy.outcomes(rows)
-            for outcome in output.lz_outcomes:
-                counters.add(outcome.counts)
-        elif server_settings().count_loops:
-            for row in rows[:, self.processor.prompt_length or 0 :].tolist():
-                count_loops(until(row, self.processor.ends))
-        return output
-
 
 _CALL: ContextVar[_Call | None] = ContextVar("_CALL", default=None)
 
@@ -94,7 +76,8 @@ def _generate(original: Callable[..., Any]) -> Callable[..., Any]:
         call = _Call(self, args, kwargs)
         token = _CALL.set(call)
         try:
-            return call.finish(original(self, *args, **kwargs))
+            output = original(self, *args, **kwargs)
+            return finish(call.processor, output)
         finally:
             _CALL.reset(token)
 
@@ -145,37 +128,22 @@ def _processor(
     mask = model_kwargs.get("attention_mask")
     if model.config.is_encoder_decoder or (mask is not None and mask.shape[1:] != (prompt_length,)):
         mask = None  # not the mask of the ids that the processor will see
-    options: dict[str, Any] = {
-        "model_config": generation_config,
-        "attention_mask": mask,
-        "prompt_length": prompt_length or 0,
-        **serving.special_tokens_of(model),
-    }
-    if isinstance(asked, LZPenaltyConfig):
-        made = LZPenaltyLogitsProcessor(asked, **options)
-    else:
-        made = LZPolicyLogitsProcessor(asked, **options | _for_policy(model, asked, generation_config, prompt_length))
-    setattr(made, _OF_SETTINGS, True)
-    return made
-
-
-def _for_policy(model: Any, asked: RequestPolicy, generation_config: Any, prompt_length: int | None) -> dict[str, Any]:
-    """Return what a policy must know of its call of `generate`. Without a prompt length it is for continuous batching."""
     call = None if prompt_length is None else _CALL.get()
-    if call is None and prompt_length is not None:
+    if call is None and prompt_length is not None and isinstance(asked, RequestPolicy):
         raise LZPenaltyError(
             "this model has a generate of its own: a policy takes effect in that of GenerationMixin only."
         )
-    tokenizer = getattr(model, "lz_tokenizer", None) if call is None else call.tokenizer
-    if tokenizer is None and needs_sections(asked):
-        raise LZPenaltyError(
-            "a policy's sections are found by the tokenizer's markers: pass tokenizer=tokenizer to generate, or set "
-            "model.lz_tokenizer."
-        )
-    one_by_one = call is not None and call.plain and generation_config.get_generation_mode() in _ONE_BY_ONE
-    if asked.shadow and call is not None and not one_by_one:
-        raise LZPenaltyError("lz_shadow counts tokens as they are chosen: use it without beams and drafts.")
-    return {"tokenizer": tokenizer, "only_appended": one_by_one}
+    made = processor_of(
+        asked,
+        tokenizer=getattr(model, "lz_tokenizer", None) if call is None else call.tokenizer,
+        only_appended=call is None or (call.plain and generation_config.get_generation_mode() in ONE_BY_ONE),
+        model_config=generation_config,
+        attention_mask=mask,
+        prompt_length=prompt_length or 0,
+        penalise_special_tokens=serving.penalises_special_tokens(model),
+    )
+    setattr(made, _OF_SETTINGS, True)
+    return made
 
 
 def _init_continuous_batching(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -219,7 +187,6 @@ def _handler(original: Callable[..., Any]) -> Callable[..., Any]:
 
 _PATCHES = Patches()
 _OF_SETTINGS = "of_lz_settings"  # on processors made from `lz_*` settings
-_ONE_BY_ONE = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
 _CHANGES: tuple[Change, ...] = (
     (GenerationMixin, "generate", _generate),
     (GenerationMixin, "_get_logits_processor", _get_logits_processor),

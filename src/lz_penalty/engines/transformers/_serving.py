@@ -27,7 +27,7 @@ from lz_penalty.engines.transformers._settings import lz_fields, settle
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.policy import counters, settings_from_request
 
-__all__ = ["CHANGES", "REQUEST_ID", "changes_of_handlers", "special_tokens_of"]
+__all__ = ["CHANGES", "REQUEST_ID", "changes_of_handlers", "penalises_special_tokens"]
 
 REQUEST_ID = "_lz_request_id"  # attribute of the generation config of a request
 STOPPED = "repetition"  # the finish reason
@@ -88,12 +88,9 @@ def _build_generation_config(original: Callable[..., Any]) -> Callable[..., Any]
     return changed
 
 
-def special_tokens_of(model: Any) -> dict[str, Any]:
-    """Return the arguments with which the processor of a served model finds special tokens."""
-    if not hasattr(model, "lz_tokenizer"):
-        return {}
-    penalise = server_settings().penalise_special_tokens
-    return {"tokenizer": model.lz_tokenizer, "penalise_special_tokens": penalise}
+def penalises_special_tokens(model: Any) -> bool:
+    """Return whether the server's settings say so for this model, which it serves."""
+    return hasattr(model, "lz_tokenizer") and server_settings().penalise_special_tokens
 
 
 def _generation_state(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,22 +1,16 @@
-"""The callback in a real LiteLLM proxy, in a process of its own: `make test-litellm`."""
+"""The guard's callback in a real LiteLLM proxy, in a process of its own: `make test-litellm`."""
 
 import json
-import os
-import secrets
-import subprocess
-import sys
-from pathlib import Path
 
 import httpx
 import pytest
 
 pytest.importorskip("litellm")
 
-from tests.support import ROOT
+from tests.litellm.proxies import KEY, running
 from tests.support.fake_upstream import LOOP
-from tests.support.guarding import events, fake_upstream, free_port, wait_for
+from tests.support.guarding import events, fake_upstream
 
-KEY = "sk-" + secrets.token_hex(32)
 CONFIG = """
 model_list:
   - model_name: "*"
@@ -34,26 +28,8 @@ def upstream():
 
 @pytest.fixture(scope="module")
 def proxy(upstream, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("litellm")
-    (folder / "config.yaml").write_text(CONFIG.format(upstream=upstream))
-    port = free_port()
-    path = os.pathsep.join(map(str, (ROOT / "src", ROOT)))
-    command = [
-        str(Path(sys.executable).parent / "litellm"),
-        "--config",
-        str(folder / "config.yaml"),
-        "--port",
-        str(port),
-    ]
-    with (folder / "log").open("w") as log:
-        env = os.environ | {"PYTHONPATH": path, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MASTER_KEY": KEY}
-        process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
-        try:
-            wait_for(port, 180)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            process.wait(60)
+    with running(tmp_path_factory.mktemp("litellm"), CONFIG.format(upstream=upstream)) as address:
+        yield address
 
 
 def ask(proxy, user, **how):
