@@ -47,7 +47,7 @@ API_OPTIONS = {  # options of mkdocstrings for single objects
 API_ITEM = re.compile(r"^- \[`(lz_penalty[\w.]*)`\]\(\S+\): (.+(?:\n  .+)*)$", re.MULTILINE)
 _EXPLORER = '<iframe class="explorer" src="explorer.html" title="The explorer: the penalty on any text"></iframe>'
 _INCLUDED = re.compile(r"^\[[^\]]+\]\(((?:\.\./)+((?:examples|src)/\S+\.(py|toml)))\)$", re.MULTILINE)
-_LINK = re.compile(r"(?<=\]\()[^)\s]+")
+_LINK = re.compile(r"\[([^\[\]]*)\]\(([^)\s]+)\)")
 _PICTURE = re.compile(r"(!\[[^\]]*\]\(assets/([^)\s]+\.svg)\))$", re.MULTILINE)
 
 
@@ -100,15 +100,21 @@ def for_the_site(page: str) -> str:
 
 
 def with_site_links(page: str, file: Path, places: dict[Path, Path]) -> str:
-    """Return the page with each link to a copied file pointing to the copy."""
+    """Return the page with each link to a copied file pointing to the copy.
+
+    Links to other files of the repository become plain text. Links to pages that the site generates stay as they are.
+    """
 
     def replaced(found: re.Match[str]) -> str:
-        link = urlsplit(found[0])
+        shown, address = found.groups()
+        link = urlsplit(address)
         target = Path(os.path.normpath(file.parent / link.path))
-        if link.scheme or not link.path or target not in places:
+        if link.scheme or not link.path:
             return found[0]
+        if target not in places:
+            return shown if target.exists() else found[0]
         path = Path(os.path.relpath(places[target], places[file].parent))
-        return path.as_posix() + (f"#{link.fragment}" if link.fragment else "")
+        return f"[{shown}]({path.as_posix()}{f'#{link.fragment}' if link.fragment else ''})"
 
     return _LINK.sub(replaced, page)
 
