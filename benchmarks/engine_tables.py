@@ -6,6 +6,7 @@ from typing import Any
 
 from benchmarks.tables import machine, paragraph, results, table
 
+ENGINE_VERSIONS = ("python", "torch", "triton")
 SHAPES = "Qwen2.5 shapes, dummy weights in bfloat16, context 1,024, greedy; medians of steps, means over interleaved rounds. "
 
 
@@ -16,8 +17,8 @@ def vllm(data: dict[str, Any]) -> list[str]:
     """What each contender adds to a step of vLLM."""
     about = (
         f"{SHAPES}Without: a second engine; at 32B, where only one fits, requests without the penalty. "
-        f"vLLM {data['machine']['vllm']}, {data['machine']['runner']} runner; {machine(data)}. "
-        "`python -m benchmarks.vllm_engine`."
+        f"vLLM {data['machine']['vllm']}, {data['machine']['runner']} runner; {machine(data, ENGINE_VERSIONS)}. "
+        "`python -m benchmarks.vllm_engine`; more batches in `benchmarks/results/vllm.json`."
     )
     costs = _engine_costs("step in vLLM", data["summary"], _contender_columns("processor", "vLLM"))
     blocks = vllm_blocks(results("vllm_blocks.json"))
@@ -50,8 +51,8 @@ def sglang(data: dict[str, Any]) -> list[str]:
     none_found = all(row["cost_low"] <= 0 <= row["cost_high"] for row in single)
     about = (
         f"{SHAPES}Without: a second engine; at 32B, and in the one-batch benchmark, requests without the penalty. "
-        f"SGLang {data['machine']['sglang']}, attention {data['machine']['attention']}; {machine(data)}. "
-        "`python -m benchmarks.sglang_engine`."
+        f"SGLang {data['machine']['sglang']}, attention {data['machine']['attention']}; {machine(data, ENGINE_VERSIONS)}. "
+        "`python -m benchmarks.sglang_engine`; more batches in `benchmarks/results/sglang.json`."
     )
     one_batch = (
         "SGLang's one-batch benchmark waits for the device after every step, so the host's work counts in full. At "
@@ -65,13 +66,13 @@ def _cost_caption(engine: str, summary: list[dict[str, Any]]) -> list[str]:
     """Return what the table shows, for the reader who has not seen it yet."""
     text = (
         f"The table shows how much longer a step of {engine} takes if every request has a penalty: 0 % is best. ± is "
-        "half of the 95 % interval."
+        "half of the 95 % interval; values without ± are from one round."
     )
     if not any(row["contender"] == "LZ guarded" for row in summary):
         ratios = [row["ratio"] for row in results("gate_cuda.json")["records"] if row["settings"] == "gated"]
         text += (
             " `LZ without a gate` is the preset `guarded` of earlier versions. Today's `guarded` has a gate and has not been "
-            f"measured in an engine. The gate makes the op alone take {min(ratios):.2f} to {max(ratios):.2f} times as long."
+            f"measured in an engine. With the gate, the op alone takes {min(ratios):.2f} to {max(ratios):.2f} times as long."
         )
     return paragraph(text)
 
