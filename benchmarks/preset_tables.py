@@ -55,7 +55,7 @@ LOST = {
     "copy edit": "code with a name changed",
     "copy letters": "a letter 50 to 150 times",
 }
-RIGHT = {(GSM8K, "qwen15"): "GSM8K", (GSM8K, "qwen05"): "GSM8K", ("humaneval", "qwen15"): "HumanEval"}
+RIGHT = {(GSM8K, "qwen15"): "GSM8K", ("humaneval", "qwen15"): "HumanEval"}
 
 Settings = dict[str, Any]
 
