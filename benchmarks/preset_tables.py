@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks.tables import bullets, paragraph, table
 from lz_penalty import LZPenaltyConfig
 from lz_penalty import config as settings_of
+from lz_penalty._checks import MAX_TOKEN_IDS
 from lz_penalty.evaluation.penalties import penalty
 from research.presets.settings import FAMILIES, OLD, family_of
 from research.presets.summary import HARM, harm_of, near_loops, qualifies, ranked
@@ -66,7 +67,7 @@ LOST = {
     "copy edit": "code with a name changed",
     "copy letters": "a letter 50 to 150 times",
 }
-RIGHT = {(GSM8K, "qwen15"): "GSM8K", (GSM8K, "qwen05"): "GSM8K", ("humaneval", "qwen15"): "HumanEval"}
+RIGHT = {(GSM8K, "qwen15"): "GSM8K", ("humaneval", "qwen15"): "HumanEval"}
 
 Settings = dict[str, Any]
 
@@ -189,7 +190,10 @@ def fields(_: dict[str, Any]) -> list[str]:
             "over how many past tokens the copy share is taken",
         ),
         "include_prompt": ("True, False", "whether the prompt's tokens count"),
-        "exempt_token_ids": ("1,024 ids in a request", "tokens that are never changed; engines add special tokens"),
+        "exempt_token_ids": (
+            f"{MAX_TOKEN_IDS:,} ids in a request",
+            "tokens that are never changed; engines add special tokens",
+        ),
     }
     rows = []
     for field in fields_of(LZPenaltyConfig):

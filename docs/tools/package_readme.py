@@ -30,9 +30,15 @@ def for_the_index(readme: str, repository: str, version: str) -> str:
             return "" if picture else shown
         return f"{picture}[{shown}]({repository}/{'raw' if picture else 'blob'}/v{version}/{path})"
 
-    if not repository:
-        readme = _BADGE.sub("", readme)
-    return _LINK.sub(full, _BADGE.sub(lambda badge: f"[{_LINK.sub(full, badge[1])}]({badge[2]})", readme))
+    def badge(found: re.Match[str]) -> str:
+        picture, address = found.groups()
+        if not repository:
+            return ""
+        if not re.match(r"[a-z]+:|#", address):
+            address = f"{repository}/blob/v{version}/{address}"
+        return f"[{_LINK.sub(full, picture)}]({address})"
+
+    return _LINK.sub(full, _BADGE.sub(badge, readme))
 
 
 class PackageReadme(MetadataHookInterface):
