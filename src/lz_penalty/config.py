@@ -118,7 +118,7 @@ class LZPenaltyConfig:
         """Return the settings to serve models with: a gate, and escalation against persistent loops.
 
         Copies of at least four tokens are charged, only where more than a third of the output's recent tokens are copied.
-        The prompt does not count. The numbers were chosen on real models: docs/choosing.md has the rule and the table.
+        The prompt does not count. A rule chose the numbers on real models: see research/presets/README.md.
         """
         chosen = {
             "strength": 0.35,
