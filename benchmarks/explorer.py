@@ -23,7 +23,7 @@ TOP = 10
 # Chosen by hand from the first 24 prompts: on prompt 22, repetition, frequency and paper loop too. They show what can happen;
 # `lz-penalty compare` counts how often it does.
 STORY, STUCK = 22, 17
-PICKED = "Picked to show loops, and not typical: `lz-penalty compare` counts how often each penalty loops."
+PICKED = "It was picked because it loops. The command `lz-penalty compare` shows how often each penalty loops."
 COPIES = 4  # copies of the loop in the prompt of the story that is stuck already
 
 EXAMPLES = [
@@ -66,8 +66,8 @@ def recordings() -> list[dict[str, Any]]:
     (problem,) = problems.generate(seed=4, n=1, split="heldout")  # chosen by hand: most problems look equal in all runs
     asked = loaded.tokenizer(problems.prompt(problem)).input_ids
     options: dict[str, Any] = {"new_tokens": NEW_TOKENS, "top": TOP}
-    greedy = "The bundled model, always taking the token that is likeliest after the penalty"
-    endless = f"{greedy}; it is not allowed to end"
+    greedy = "The bundled model takes the most likely token after the penalty"
+    endless = f"{greedy}, and may not end its text"
     return [
         record(loaded, story, chosen, name="a story that begins to loop", about=f"{endless}. {PICKED}", **options),
         record(

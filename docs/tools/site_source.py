@@ -48,7 +48,7 @@ API_ITEM = re.compile(r"^- \[`(lz_penalty[\w.]*)`\]\(\S+\): (.+(?:\n  .+)*)$", r
 _EXPLORER = '<iframe class="explorer" src="explorer.html" title="The explorer: the penalty on any text"></iframe>'
 _INCLUDED = re.compile(r"^\[[^\]]+\]\(((?:\.\./)+((?:examples|src)/\S+\.(py|toml)))\)$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\[\]]*)\]\(([^)\s]+)\)")
-_PICTURE = re.compile(r"(!\[[^\]]*\]\(assets/([^)\s]+\.svg)\))$", re.MULTILINE)
+_PICTURE = re.compile(r"(!\[[^\]]*\]\((?:\S*/)?([^)\s/]+\.svg)\))$", re.MULTILINE)
 
 
 def main() -> None:
