@@ -19,6 +19,7 @@ LONGEST_FIRST = (
     "guard/test_proxy.py",
     "engines/transformers/test_processor.py",
     "engines/transformers/test_policy_generate.py",
+    "engines/transformers/test_custom_generate.py",
     "engines/transformers/test_batching.py",
     "kernels/test_warm_up.py",
     "cli/test_cli.py",

@@ -108,6 +108,17 @@ def test_channels_are_watched_apart(guard, channel):
     assert events(got)[-1]["lz_guard"]["channel"] == channel.removesuffix("_content")
 
 
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate", "/api/v1/generate"])
+def test_paths_that_are_not_of_the_openai_api_are_not_watched(guard, path):
+    """Such as the own API of Ollama and koboldcpp: docs/works-with.md says so."""
+    body = guard.body(path, copies=1_000)
+    got = httpx.post(guard.address + path, json=body, timeout=30, trust_env=False).content
+    record = guard.record(path)
+    assert record["complete"]
+    assert got == record["sent"]
+    assert len(got) > 1_000 * len(LOOP)
+
+
 def test_data_must_be_longer_than_words(guard):
     for unit, length in ((" 0,", CUT.min_length_data), ("and so on, ", CUT.min_length)):
         got = guard.post("chat", guard.body("data", copies=4_000, unit=unit, words=0)).content

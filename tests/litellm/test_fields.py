@@ -46,6 +46,14 @@ def complete(client, model, fields):
     return client.completions.create(model=model, prompt=PROMPT, **how).choices[0].text
 
 
+def tokens_of(client, model, fields):
+    """Return the tokens of a completion, as vLLM shows them beside their log-probabilities."""
+    how = {"max_tokens": NEW, "temperature": 0, "extra_body": fields, "logprobs": 1}
+    found = client.completions.create(model=model, prompt=PROMPT, **how).choices[0].logprobs.tokens
+    assert len(found) > 20
+    return found
+
+
 @pytest.fixture(scope="module")
 def vllm_server():
     options = ("--max-num-seqs", "8", "--max-model-len", "512")
@@ -70,6 +78,7 @@ def test_vllm_gives_the_tokens_that_it_gives_when_asked_directly(in_front_of_vll
         want = complete(direct, "bundled", fields)
         assert want != plain
         assert complete(in_front_of_vllm, name, fields) == want
+        assert tokens_of(in_front_of_vllm, name, fields) == tokens_of(direct, "bundled", fields)
         want = chat(direct, "bundled", fields)
         assert chat(in_front_of_vllm, name, fields) == want
         assert chat(in_front_of_vllm, name, fields, stream=True) == want

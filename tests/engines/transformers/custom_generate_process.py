@@ -34,4 +34,5 @@ def main(task, result):
     Path(result).write_text(json.dumps({"done": done, "lz_penalty": getattr(ours, "__file__", None)}))
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])

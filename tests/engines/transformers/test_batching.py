@@ -12,8 +12,8 @@ from lz_penalty import LZPenaltyConfig, LZPenaltyError, bundled_model
 from lz_penalty.engines import transformers as lz
 from lz_penalty.engines._generation import LOOPS_ONLY, NO_SECTIONS, Generation
 from lz_penalty.engines.server import ServerSettings
+from lz_penalty.engines.transformers import _calls as calls
 from lz_penalty.engines.transformers import _continuous as continuous
-from lz_penalty.engines.transformers import _enabling as enabling
 from lz_penalty.engines.transformers._continuous import ContinuousLZPenalty, settings_of_request
 from lz_penalty.policy import counters
 from tests.support import quick_or_deep
@@ -91,7 +91,7 @@ def test_requests_that_were_evicted_go_on_where_they_were(model, prompts, monkey
 def test_a_server_can_count_loops_without_a_policy(model, tokenizer, monkeypatch, batches):
     texts = bundled_model.prompts()[quick_or_deep(slice(1, 2), slice(4))]
     prompts = [tokenizer("<think>\n" + text).input_ids[:4] for text in texts]
-    for module in (continuous, enabling):
+    for module in (continuous, calls):
         monkeypatch.setattr(module, "server_settings", lambda: ServerSettings(count_loops=True))
     before = counters.totals()
     weak = {"lz_preset": "failsafe", "lz_penalty": 1e-6, "max_new_tokens": 150}

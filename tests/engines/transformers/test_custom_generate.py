@@ -17,7 +17,14 @@ import transformers
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from transformers import AutoModelForCausalLM, GenerationConfig, LogitsProcessor, TextStreamer
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    LogitsProcessor,
+    T5Config,
+    T5ForConditionalGeneration,
+    TextStreamer,
+)
 
 import lz_penalty
 from lz_penalty import LZPenaltyConfig, LZPenaltyError, bundled_model
@@ -128,7 +135,7 @@ def test_the_requirements_are_checked(model, prompts, tmp_path):
     assert requirements.read_text() == f"lz-penalty>={lz_penalty.__version__}\n"
     ids = torch.tensor(prompts[:1])
     how = OURS | {"custom_generate": str(folder), "max_new_tokens": 2}
-    assert model.generate(ids, **how).shape == (1, ids.shape[1] + 2)
+    assert model.generate(ids, revision="main", **how).shape == (1, ids.shape[1] + 2)
     requirements.write_text("lz-penalty>=99\n")
     with pytest.raises(ImportError, match=rf"lz-penalty>=99 \(installed: {metadata.version('lz-penalty')}\)"):
         model.generate(ids, **how)
@@ -248,6 +255,21 @@ def test_embeddings_have_no_prompt(model, prompts):
     out = model.generate(inputs_embeds=model.get_input_embeddings()(ids), **OURS, **how)
     want = model.generate(ids, **OURS, **how | {"lz_include_prompt": False})
     assert out[0].tolist() == want[0, ids.shape[1] :].tolist()
+
+
+def test_an_encoder_decoder_model_has_the_penalty_and_no_ladder():
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+    model = T5ForConditionalGeneration(T5Config(decoder_start_token_id=0, **sizes)).eval()
+    ids = torch.randint(2, 64, (2, 9))
+    how = {"do_sample": False, "max_new_tokens": 30, "eos_token_id": None}
+    for fields in ({"lz_penalty": 1.0, "lz_buffer_size": 4}, {"lz_preset": "failsafe"}):
+        processor = LZPenaltyLogitsProcessor(LZPenaltyConfig.from_request(fields), model_config=model.generation_config)
+        want = model.generate(ids, logits_processor=[processor], **how)
+        assert torch.equal(model.generate(ids, **how, **OURS, **fields), want)
+        assert not torch.equal(model.generate(ids, **how), want)
+    with pytest.raises(LZPenaltyError, match="an encoder-decoder model does not tell"):
+        model.generate(ids, lz_stop_copies=5, **how, **OURS)
 
 
 def test_inside_the_repository_of_a_model(tokenizer, prompts, truth, tmp_path):

@@ -281,6 +281,14 @@ class TestEnabled:
             generate(model, [prompts[1]], None, lz_penalty=0).tolist() == generate(model, [prompts[1]], None).tolist()
         )
 
+    def test_a_tokenizer_exempts_its_special_tokens(self, model, tokenizer):
+        """A thinking marker that is repeated is not penalised; without the tokenizer it is not known to be one."""
+        marker = tokenizer.convert_tokens_to_ids("</think>")
+        shown = {"output_logits": True, "output_scores": True, "return_dict_in_generate": True, "max_new_tokens": 1}
+        for given, lowered in (({"tokenizer": tokenizer}, False), ({}, True)):
+            out = generate(model, [[5, marker] * 8 + [5]], None, lz_penalty=1.0, lz_buffer_size=2, **shown, **given)
+            assert bool(out.scores[0][0, marker] < out.logits[0][0, marker]) == lowered
+
     def test_generation_config_files_keep_it(self, model, prompts, tmp_path):
         GenerationConfig(lz_penalty=0.15, lz_window_size=64).save_pretrained(tmp_path)
         assert json.loads((tmp_path / "generation_config.json").read_text())["lz_penalty"] == 0.15

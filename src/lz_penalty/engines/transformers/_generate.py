@@ -77,7 +77,7 @@ def _processor(
         mask = None  # not the mask of the ids that the processor will see
     return processor_of(
         asked,
-        tokenizer=arguments.get("tokenizer"),
+        tokenizer=arguments.get("tokenizer") or getattr(model, "lz_tokenizer", None),
         only_appended=generation_config.get_generation_mode(assistant) in ONE_BY_ONE,
         model_config=generation_config,
         attention_mask=mask,
