@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -90,6 +91,15 @@ def test_logit_bias_does_not_drop_the_penalty(server, tokenizer, prompts, truth,
     fields = PRESETS["guarded"].to_request() | {"logit_bias": {"7": 0.0}} | other
     got = text_of(call(f"{server}/completions", request(tokenizer, prompts[1], **fields)))
     assert got == expected(tokenizer, truth(prompts[1], PRESETS["guarded"])[0])
+
+
+def test_a_grammar_does_not_drop_the_penalty(server, tokenizer, prompts):
+    fields = {"grammar": "root ::= [a-z ,.]*", "max_tokens": 60}
+    body = request(tokenizer, prompts[1], **fields)
+    plain, penalised = (text_of(call(f"{server}/completions", body | more)) for more in ({}, {"lz_penalty": 1.0}))
+    for text in (plain, penalised):
+        assert re.fullmatch("[a-z ,.]+", text)
+    assert plain != penalised
 
 
 def test_chat(server):

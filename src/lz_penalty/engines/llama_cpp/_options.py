@@ -162,7 +162,7 @@ def _parser() -> argparse.ArgumentParser:
         "llama-cpp-python's server",
         f"Here --host is 127.0.0.1 and --verbose is false by default, and --api_key can be set as {KEY_VARIABLE}.",
     )
-    add_args_from_model(theirs, Settings)  # type: ignore[arg-type]
+    add_args_from_model(theirs, Settings)
     return parser
 
 
