@@ -10,6 +10,7 @@ import os
 import secrets
 import shutil
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,7 +18,15 @@ from typing import IO, Any
 
 from lz_penalty.errors import LZPenaltyError
 
-__all__ = ["check_output", "check_output_folder", "read_text", "replacing", "why_others_may_change", "write_file"]
+__all__ = [
+    "check_output",
+    "check_output_folder",
+    "read_text",
+    "read_toml",
+    "replacing",
+    "why_others_may_change",
+    "write_file",
+]
 
 Write = Callable[[str | bytes], Any]
 
@@ -150,6 +159,20 @@ def read_text(path: Path, most: int) -> str:
     if len(data) > most:
         raise LZPenaltyError(f"{path}: longer than {most:,} bytes; give a shorter file.")
     return data.decode("utf-8")
+
+
+def read_toml(path: Path, most: int, option: str) -> dict[str, Any]:
+    """Return the content of a TOML file of at most `most` bytes; raise, naming `option`, if it cannot be read."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return tomllib.loads(read_text(path, most))
+    except LZPenaltyError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise LZPenaltyError(f"{option} {path}: cannot be read as TOML ({error}).") from None
 
 
 def why_others_may_change(path: Path) -> str | None:

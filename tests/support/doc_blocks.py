@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-
-import griffe
+from typing import TYPE_CHECKING
 
 from tests.support import ROOT
+
+if TYPE_CHECKING:
+    import griffe  # the environments of engines do not have it
 
 PAGES = [
     ROOT / "README.md",
@@ -64,9 +67,34 @@ def of_language(language: str) -> list[Block]:
     return [block for page in PAGES for block in blocks(page) if block.language == language]
 
 
+def commands(script: str) -> list[list[str]]:
+    """Return the simple commands of a script, also those in `$(...)`, as words: the parts between newlines, pipes and `&&`."""
+    script = re.sub(r"(?m)(^|\s+)# .*$", "", script)
+    script = re.sub(r"\\\n", " ", script)
+    inner = re.findall(r"\$\((.*)\)", script)
+    script = re.sub(r"\$\(.*\)", "SUBSTITUTED", script)
+    lexer = shlex.shlex(script, posix=True, punctuation_chars="|&;\n")
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
+    found: list[list[str]] = [[]]
+    for word in lexer:
+        if set(word) <= set("|&;\n"):
+            found.append([])
+        else:
+            found[-1].append(word)
+    return [words for words in found if words] + [words for one in inner for words in commands(one)]
+
+
+def options_of(command: str) -> list[tuple[Block, list[str]]]:
+    """Return the arguments of all calls of `lz-penalty COMMAND` in the pages, each with its block."""
+    calls = [(block, words) for block in of_language("sh") for words in commands(block.text)]
+    return [(block, words[2:]) for block, words in calls if words[:2] == ["lz-penalty", command]]
+
+
 @lru_cache(maxsize=None)
 def package() -> griffe.Module:
     """lz_penalty as its source says, without importing it: some of its modules need an engine that is not here."""
+    import griffe
+
     return griffe.load("lz_penalty", search_paths=[ROOT / "src"])
 
 
@@ -96,7 +124,7 @@ def check_names(code: str) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in objects:
             parameters = objects[node.func.id].parameters
-            if any(parameter.kind is griffe.ParameterKind.var_keyword for parameter in parameters):
+            if any(parameter.kind.name == "var_keyword" for parameter in parameters):
                 continue
             known = {parameter.name for parameter in parameters}
             unknown = {keyword.arg for keyword in node.keywords if keyword.arg} - known

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -115,6 +115,14 @@ class ServerSettings:
         """
         return self.without_policies()._within(request or {}, LZPenaltyConfig.from_request)
 
+    def with_default(self, given: Any) -> ServerSettings:
+        """Return these settings with another default, given as `lz_*` fields; without fields there is no penalty.
+
+        >>> ServerSettings(default=LZPenaltyConfig.paper()).with_default({"lz_preset": "guarded"}).default.min_match_length
+        4
+        """
+        return replace(self, default=_default(given))
+
     def without_stop_token(self) -> ServerSettings:
         """Return these settings; raise if they contain `stop_token_id`. Engines other than vLLM call this at start-up."""
         if self.stop_token_id is not None:
@@ -123,13 +131,19 @@ class ServerSettings:
             )
         return self
 
-    def without_policies(self) -> ServerSettings:
-        """Return these settings; raise if the default is a policy. Engines without policies call this at start-up."""
+    def without_policies(self, source: str = VARIABLE) -> ServerSettings:
+        """Return these settings; raise if they need policies. Engines without policies call this at start-up.
+
+        Args:
+            source: where the settings were given, for the message.
+        """
         if isinstance(self.default, RequestPolicy):
             raise LZPenaltyError(
-                f"{VARIABLE}: the default has fields of a policy ({', '.join(POLICY_FIELDS)}), which this engine does not "
+                f"{source}: the default has fields of a policy ({', '.join(POLICY_FIELDS)}), which this engine does not "
                 "support. Use lz_preset and its fields."
             )
+        if self.count_loops:
+            raise LZPenaltyError(f"{source}: count_loops = True: this engine does not count loops. Leave it out.")
         return self
 
     def _within(self, request: Mapping[str, Any], read: Callable[..., Any]) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lz_penalty._checks import Check, boolean, choice, integer, real
-from lz_penalty._files import read_text
+from lz_penalty._files import read_toml
 from lz_penalty.errors import LZPenaltyError, bad_value, unknown_field
 from lz_penalty.guard._events import ROUTES
 from lz_penalty.guard._watch import Thresholds
@@ -200,16 +199,7 @@ def read_settings(
 
 
 def _from_file(path: Path) -> Mapping[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        given = tomllib.loads(read_text(path, MAX_FILE))
-    except (OSError, ValueError) as error:
-        if isinstance(error, LZPenaltyError):
-            raise
-        raise LZPenaltyError(f"--config {path}: cannot be read as TOML ({error}).") from None
+    given = read_toml(path, MAX_FILE, "--config")
     for name, value in given.items():
         if name not in _CHECKS:
             raise unknown_field(name, value, _CHECKS)
