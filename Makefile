@@ -119,12 +119,15 @@ $(MLX)/.installed: pyproject.toml requirements/mlx.txt
 test-mlx: $(MLX)/.installed  ## the MLX processor in mlx-lm on the CPU
 	$(MLX)/bin/python $(ENGINE_TESTS) tests/engines/mlx
 
-# llama-cpp-python is compiled from source, which takes minutes. The part that reads images is left out.
-$(LLAMA)/.installed: pyproject.toml requirements/llama-cpp.txt
+# llama-cpp-python is compiled from source, which takes minutes. The part that reads images is left out. The model of
+# `make demo` is a chat model for the tests.
+$(LLAMA)/.installed: pyproject.toml requirements/llama-cpp.txt requirements/demo.txt
 	$(PYTHON) -m venv $(LLAMA)
 	$(LLAMA)/bin/pip install --quiet --disable-pip-version-check "torch==$$(sed -n 's/^torch==//p' requirements/llama-cpp.txt)"
 	CMAKE_ARGS="-DLLAVA_BUILD=OFF" $(LLAMA)/bin/pip install --quiet --disable-pip-version-check \
 		--constraint requirements/llama-cpp.txt 'llama-cpp-python[server]' gguf httpx numba prometheus-client pytest transformers --editable .
+	$(LLAMA)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-compile --only-binary :all: \
+		--requirement requirements/demo.txt
 	touch $@
 
 test-llama-cpp: $(LLAMA)/.installed  ## the llama.cpp processor, sampler and server on the CPU

@@ -224,14 +224,18 @@ def servers() -> dict[str, tuple[Any, float]]:
     """Return the middleware of `serve-llama` alone, the whole server without a model, and their limits."""
     from lz_penalty.engines.llama_cpp import _server as llama_server
     from lz_penalty.engines.llama_cpp._guard import Guard
+    from lz_penalty.engines.llama_cpp._options import GivenModel, GivenServer, ServedModel
 
     async def nothing(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200})
 
     llama_server.stock.LlamaProxy = _NoModel
-    settings = llama_server._GivenServer(api_key="key"), llama_server._GivenModel(model="none")
+    model = ServedModel(GivenModel(model="none"), ServerSettings())
     guard = Guard(nothing, ServerSettings(), b"key", check=llama_server._check_of_bodies())
-    return {"serve-llama": (guard, LIMIT), WHOLE: (llama_server.create_app(*settings), LIMIT_STOCK)}
+    return {
+        "serve-llama": (guard, LIMIT),
+        WHOLE: (llama_server.create_app(GivenServer(api_key="key"), [model]), LIMIT_STOCK),
+    }
 
 
 class _NoModel:

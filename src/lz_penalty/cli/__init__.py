@@ -23,6 +23,8 @@ from lz_penalty.cli.guard import guard
 from lz_penalty.cli.replay import replay
 from lz_penalty.cli.report import report
 from lz_penalty.cli.serve_llama import serve_llama
+from lz_penalty.cli.serve_mlx import serve_mlx
+from lz_penalty.cli.serving import PASSED_ON
 from lz_penalty.errors import LZPenaltyError
 
 # Modules that commands need, and the extra that installs each.
@@ -30,6 +32,7 @@ EXTRAS = {
     "torch": "transformers",
     "transformers": "transformers",
     **dict.fromkeys(("llama_cpp", "anyio", "starlette_context", "fastapi", "uvicorn"), "llama-cpp"),
+    **dict.fromkeys(("mlx", "mlx_lm"), "mlx"),
     **dict.fromkeys(("httpx", "prometheus_client", "starlette", "tomli"), "guard"),
     "openai": "judge",
     "pyarrow": "detect",
@@ -50,8 +53,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="The Lempel-Ziv penalty: stop language models from repeating themselves endlessly.",
 )
-for command in (demo, explain, generate, compare, cost, duality, detect, guard, replay, serve_llama, doctor):
+for command in (demo, explain, generate, compare, cost, duality, detect, guard, replay, doctor):
     app.command()(command)
+for server in (serve_llama, serve_mlx):
+    app.command(context_settings=PASSED_ON, add_help_option=False)(server)
 app.command("eval")(evaluate)
 app.command()(report)
 

@@ -10,6 +10,7 @@ from lz_penalty import LZPenaltyConfig, native
 from lz_penalty.engines.llama_cpp import _processor as engine
 from lz_penalty.engines.llama_cpp import _sampler as llama_sampler
 from lz_penalty.engines.llama_cpp import _server as llama_server
+from lz_penalty.engines.llama_cpp._options import read_options
 from lz_penalty.engines.llama_cpp._processor import LZPenaltyProcessors
 from lz_penalty.engines.llama_cpp._sampler import native_sampler
 from lz_penalty.errors import BackendUnavailableError
@@ -87,10 +88,19 @@ def test_a_version_that_cannot_tell_special_tokens_is_named(llm, monkeypatch):
     assert len(LZPenaltyProcessors(llm, LZPenaltyConfig(), penalise_special_tokens=True)) == 1
 
 
-def test_another_server_is_refused(gguf_path, monkeypatch):
+def without_the_function(monkeypatch):
     monkeypatch.delattr(llama_server.stock, "prepare_request_resources")
-    with pytest.raises(BackendUnavailableError, match="has another server than"):
-        llama_server.serve(str(gguf_path))
+
+
+def without_its_call(monkeypatch):
+    monkeypatch.setattr(llama_server.stock, "get_event_publisher", lambda *given: None)
+
+
+@pytest.mark.parametrize("change", [without_the_function, without_its_call])
+def test_another_server_is_refused(gguf_path, monkeypatch, change):
+    change(monkeypatch)
+    with pytest.raises(BackendUnavailableError, match=r"has another server than .* in get_event_publisher"):
+        llama_server.serve(read_options([str(gguf_path)]))
 
 
 def test_what_others_put_around_the_stock_server_stays(gguf_path, monkeypatch):

@@ -2,16 +2,20 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from functools import partial
 
 import pytest
 
 from lz_penalty import LZPenaltyConfig, LZPenaltyError
+from lz_penalty.engines.server import ServerSettings
+from tests.support import asking
 from tests.support.greedy import NEW, PRESETS
 from tests.support.malformed import malformed
 
@@ -50,17 +54,8 @@ def server(gguf_path):
         process.wait(30)
 
 
-def call(url, body=None, key=KEY):
-    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-    with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=120) as answer:
-        return answer.read().decode()
-
-
-def refused(url, body, **given):
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        call(url, body, **given)
-    return caught.value.code, caught.value.read().decode()
+call = partial(asking.call, key=KEY)
+refused = partial(asking.refused, key=KEY)
 
 
 def request(tokenizer, prompt, **fields):
@@ -85,17 +80,26 @@ def test_fields_take_effect_per_request(server, tokenizer, prompts, truth):
 
 
 def test_streams(server, tokenizer, prompts, truth):
-    fields = PRESETS["guarded"].to_request() | {"stream": True}
-    lines = call(f"{server}/completions", request(tokenizer, prompts[1], **fields)).splitlines()
-    events = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
-    got = "".join(json.loads(event)["choices"][0]["text"] for event in events if event != "[DONE]")
+    fields = PRESETS["guarded"].to_request()
+    body = request(tokenizer, prompts[1], **fields)
+    got = asking.streamed(f"{server}/completions", body, lambda choice: choice["text"], key=KEY)
     assert got == expected(tokenizer, truth(prompts[1], PRESETS["guarded"])[0])
 
 
-def test_logit_bias_does_not_drop_the_penalty(server, tokenizer, prompts, truth):
-    fields = PRESETS["guarded"].to_request() | {"logit_bias": {"7": 0.0}}
+@pytest.mark.parametrize("other", [{}, {"min_tokens": 3}])
+def test_logit_bias_does_not_drop_the_penalty(server, tokenizer, prompts, truth, other):
+    fields = PRESETS["guarded"].to_request() | {"logit_bias": {"7": 0.0}} | other
     got = text_of(call(f"{server}/completions", request(tokenizer, prompts[1], **fields)))
     assert got == expected(tokenizer, truth(prompts[1], PRESETS["guarded"])[0])
+
+
+def test_a_grammar_does_not_drop_the_penalty(server, tokenizer, prompts):
+    fields = {"grammar": "root ::= [a-z ,.]*", "max_tokens": 60}
+    body = request(tokenizer, prompts[1], **fields)
+    plain, penalised = (text_of(call(f"{server}/completions", body | more)) for more in ({}, {"lz_penalty": 1.0}))
+    for text in (plain, penalised):
+        assert re.fullmatch("[a-z ,.]+", text)
+    assert plain != penalised
 
 
 def test_chat(server):
@@ -189,7 +193,7 @@ def test_bodies_end_with_the_first_error_of_a_list(monkeypatch):
 
     counts = []
     monkeypatch.setattr(
-        llama_server, "_first_errors", lambda error: str(counts.append(ValidationError.error_count(error)))
+        llama_server, "first_errors", lambda error: str(counts.append(ValidationError.error_count(error)))
     )
     check = llama_server._check_of_bodies()
     for path, body in bad_bodies():
@@ -200,12 +204,17 @@ def test_bodies_end_with_the_first_error_of_a_list(monkeypatch):
     assert max(counts) < 20
 
 
+def given(path, api_key=KEY, **options):
+    """Return the arguments of `create_app` for one model."""
+    from lz_penalty.engines.llama_cpp._options import GivenModel, GivenServer, ServedModel
+
+    return GivenServer(api_key=api_key), [ServedModel(GivenModel(model=str(path), **options), ServerSettings())]
+
+
 def test_every_path_with_a_body_has_a_check(gguf_path):
     from lz_penalty.engines.llama_cpp import _server as llama_server
 
-    app = llama_server.create_app(
-        llama_server._GivenServer(api_key=KEY), llama_server._GivenModel(model=str(gguf_path), verbose=False)
-    )
+    app = llama_server.create_app(*given(gguf_path))
     taken = {}
     for path, methods in app.openapi()["paths"].items():
         for method, told in methods.items():
@@ -269,15 +278,13 @@ def test_no_file_replaces_the_settings(gguf_path, replaced):
 def test_the_settings_in_use_are_verified(gguf_path, replaced, monkeypatch):
     from lz_penalty.engines.llama_cpp import _server as llama_server
 
-    given = llama_server._GivenServer(api_key=KEY), llama_server._GivenModel(model=str(gguf_path), verbose=False)
-    llama_server.create_app(*given)
+    llama_server.create_app(*given(gguf_path))
     monkeypatch.setattr(llama_server, "_REPLACES", "A_NAME_THAT_IS_NOT_SET")
     monkeypatch.setenv("CONFIG_FILE", replaced)
     with pytest.raises(LZPenaltyError, match="another API key or model"):
-        llama_server.create_app(*given)
-    with_another_model = llama_server._GivenModel(model=str(gguf_path), verbose=False, n_ctx=64)
+        llama_server.create_app(*given(gguf_path))
     with pytest.raises(LZPenaltyError, match="another API key or model"):
-        llama_server.create_app(llama_server._GivenServer(), with_another_model)
+        llama_server.create_app(*given(gguf_path, api_key=None, n_ctx=64))
 
 
 def test_without_a_key_only_loopback(gguf_path):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 from lz_penalty._http import Receive, TooLongError, fields_of, read_body, refuse
@@ -23,6 +24,7 @@ MAX_BODY = 1024 * 1024  # bytes; a prompt of 128k tokens needs about half of thi
 MAX_CONNECTIONS = 256
 BODY_SECONDS = 30.0  # for the whole body
 PENALISED = ("/completions", "/chat/completions")
+CODEX = "/v1/engines/copilot-codex/completions"  # the stock server takes the model "copilot-codex" for this path
 WITH_BODY = ("POST", "PUT", "PATCH")
 
 # The settings of the request that is being handled.
@@ -40,6 +42,7 @@ class Guard:
         key: the key that requests must have as `Authorization: Bearer KEY`, from `checked_key`; `None` for no key.
         public: paths that need no key. Their bodies are not read here.
         check: raises `LZPenaltyError` for fields that are invalid for a path, faster than the app; `None` for no check.
+        by_model: other defaults and caps, by the name of the model that a request asks for.
     """
 
     def __init__(
@@ -49,9 +52,11 @@ class Guard:
         key: bytes | None = None,
         public: Collection[str] = (),
         check: Check | None = None,
+        by_model: Mapping[str, ServerSettings] = MappingProxyType({}),
     ) -> None:
         self.app = app
         self._operator = operator
+        self._by_model = by_model
         self._key = key
         self._public = frozenset(public)
         self._check = check
@@ -90,7 +95,7 @@ class Guard:
         fields, path = fields_of(body), scope["path"]
         config = None
         if scope["method"] == "POST" and path.endswith(PENALISED):
-            config = self._operator.config_of(fields)
+            config = self._operator_for(path, fields.get("model")).config_of(fields)
         elif any(name.startswith("lz_") for name in fields):
             raise LZPenaltyError(
                 "lz_* fields have no effect on this path: they are for POST to /v1/completions and /v1/chat/completions. "
@@ -99,6 +104,11 @@ class Guard:
         if self._check is not None:
             self._check(path, fields)
         return config
+
+    def _operator_for(self, path: str, model: Any) -> ServerSettings:
+        """Return the default and caps for the model that the stock server will use."""
+        name = CODEX.split("/")[3] if path == CODEX else model
+        return self._by_model.get(name, self._operator) if isinstance(name, str) else self._operator
 
     def _has_key(self, headers: list[tuple[bytes, bytes]]) -> bool:
         """Return whether the request has the key. The time does not depend on how many of its characters are right."""

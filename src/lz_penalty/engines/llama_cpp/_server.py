@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,18 +22,17 @@ from pydantic_core import SchemaValidator
 from starlette.middleware import Middleware
 
 from lz_penalty._http import Connection
+from lz_penalty.engines._stock_server import check_calls
 from lz_penalty.engines.llama_cpp._guard import CONFIG, MAX_CONNECTIONS, Check, Guard, checked_key
+from lz_penalty.engines.llama_cpp._options import Options, ServedModel, first_errors
 from lz_penalty.engines.llama_cpp._processor import LZPenaltyProcessors
 from lz_penalty.engines.server import server_settings
-from lz_penalty.errors import BackendUnavailableError, LZPenaltyError, bad_value, show
+from lz_penalty.errors import LZPenaltyError, bad_value, show
 
 __all__ = ["create_app", "serve"]
 
 _LOGGER = logging.getLogger("lz_penalty")
 _process = SimpleNamespace(with_penalty=None)  # our replacement of the stock server's `prepare_request_resources`
-_MAX_ERRORS = 3  # in an answer
-_MAX_LISTED = 256  # with more errors, pydantic's list would take too long
-_MAX_PLACE = 80  # characters of an error's location and of its message, which contain the client's text
 _BODIES = {  # of the stock server, by the end of the path
     "/chat/completions": stock.CreateChatCompletionRequest,
     "/completions": stock.CreateCompletionRequest,
@@ -41,61 +41,31 @@ _BODIES = {  # of the stock server, by the end of the path
     "/tokenize": stock.TokenizeInputRequest,
     "/tokenize/count": stock.TokenizeInputRequest,
 }
+_CALLS = dict.fromkeys(  # what `_penalise_requests` replaces, in all that answers completions
+    ("create_completion", "create_chat_completion", "get_event_publisher"), ("prepare_request_resources",)
+)
 _REPLACES = "CONFIG_FILE"  # the variable with a file that replaces all settings, including the key
 
 
-class _Given:
-    """Settings of the stock server that ignore the environment."""
-
-    @classmethod
-    def settings_customise_sources(cls, settings_cls: Any, init_settings: Any, **others: Any) -> Any:
-        """Return the sources of values, for pydantic."""
-        return (init_settings,)
-
-
-class _GivenServer(_Given, StockSettings):
-    pass
-
-
-class _GivenModel(_Given, ModelSettings):
-    pass
-
-
-def serve(
-    model: str,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    api_key: str | None = None,
-    n_ctx: int = 2048,
-    n_gpu_layers: int = 0,
-) -> None:
-    """Serve a GGUF file until interrupted.
-
-    Args:
-        model: the GGUF file.
-        host: the address to listen on; one that others can reach needs an API key.
-        port: the port.
-        api_key: the key that requests must have as `Authorization: Bearer KEY`.
-        n_ctx: the context's length in tokens.
-        n_gpu_layers: how many layers are on the GPU; -1 for all.
-    """
+def serve(options: Options) -> None:
+    """Serve models until interrupted. An address that others can reach needs an API key."""
     import uvicorn
 
-    if not api_key and not _is_loopback(host):
-        raise bad_value("host", host, "a loopback address such as 127.0.0.1 without an API key", "Set an API key.")
+    server = options.server
+    if not server.api_key and not _is_loopback(server.host):
+        raise bad_value(
+            "host", server.host, "a loopback address such as 127.0.0.1 without an API key", "Set an API key."
+        )
     names = {name.upper() for kind in (StockSettings, ModelSettings) for name in kind.model_fields}
     ignored = sorted(name for name in os.environ if name.upper() in names)
     if ignored:
         _LOGGER.warning("ignored environment variables, which only the stock server reads: %s", ", ".join(ignored))
-    app = create_app(
-        _GivenServer(host=host, port=port, api_key=api_key),
-        _GivenModel(model=model, n_ctx=n_ctx, n_gpu_layers=n_gpu_layers, verbose=False),
-    )
     uvicorn.run(
-        app,
-        host=host,
-        port=port,
+        create_app(server, options.models),
+        host=server.host,
+        port=server.port,
+        ssl_keyfile=server.ssl_keyfile,
+        ssl_certfile=server.ssl_certfile,
         loop="asyncio",
         http=Connection,
         ws="none",
@@ -105,27 +75,30 @@ def serve(
     )
 
 
-def create_app(server: StockSettings, model: ModelSettings) -> Any:
-    """Return the stock app with the penalty; LZ_PENALTY_SERVER configures it (see `engines.server`)."""
+def create_app(server: StockSettings, models: Sequence[ServedModel]) -> Any:
+    """Return the stock app with the penalty; a request without the name of a model goes to the first one."""
     if _REPLACES in os.environ:
         raise LZPenaltyError(
             f"{_REPLACES} = {show(os.environ[_REPLACES])}: llama-cpp-python would replace all settings with this file's, "
             f"including the API key. Start without this variable: env -u {_REPLACES} lz-penalty serve-llama ..."
         )
     key = checked_key(server.api_key)
-    if model.draft_model is not None:
-        raise bad_value("draft_model", model.draft_model, "unset: with drafts the penalty would be wrong")
-    if not hasattr(stock, "prepare_request_resources"):
-        raise BackendUnavailableError(
-            f"llama-cpp-python {llama_cpp.__version__} has another server than 0.3.36, and the penalty cannot be added to "
-            "it: install 0.3.36."
-        )
-    operator = server_settings().without_stop_token().without_policies()
-    app = stock.create_app(server_settings=server, model_settings=[model])
-    _check_effective(server, model)
-    public = (app.docs_url, app.redoc_url, app.openapi_url, app.swagger_ui_oauth2_redirect_url)
-    # Inside the stock middleware, whose headers allow browsers to read a refusal too.
-    app.user_middleware.append(Middleware(Guard, operator=operator, key=key, public=public, check=_check_of_bodies()))
+    for model in models:
+        drafts = model.settings.draft_model
+        if drafts is not None:
+            raise bad_value("draft_model", drafts, "unset: with drafts the penalty would be wrong")
+    check_calls(stock, _CALLS, "llama-cpp-python", llama_cpp.__version__, "0.3.36")
+    app = stock.create_app(server_settings=server, model_settings=[model.settings for model in models])
+    _check_effective(server, [model.settings for model in models])
+    guard = Middleware(
+        Guard,
+        operator=models[0].operator,
+        key=key,
+        public=(app.docs_url, app.redoc_url, app.openapi_url, app.swagger_ui_oauth2_redirect_url),
+        check=_check_of_bodies(),
+        by_model={model.settings.model_alias: model.operator for model in models},
+    )
+    app.user_middleware.append(guard)  # inside the stock middleware, whose headers allow browsers to read a refusal too
     _penalise_requests()
     return app
 
@@ -147,22 +120,9 @@ def _check_of_bodies() -> Check:
             if validator is not None:
                 validator.validate_python(fields)
         except ValidationError as error:
-            raise LZPenaltyError(f"the request's body is invalid for this path: {_first_errors(error)}.") from None
+            raise LZPenaltyError(f"the request's body is invalid for this path: {first_errors(error)}.") from None
 
     return check
-
-
-def _first_errors(error: ValidationError) -> str:
-    """Return the first errors without their input. pydantic can only list all, so many errors are only counted."""
-    if error.error_count() > _MAX_LISTED:
-        return f"{error.error_count()} errors, too many to list. Correct the types of its fields"
-    listed = error.errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join(f"{_place(one['loc'])}: {one['msg'][:_MAX_PLACE]}" for one in listed[:_MAX_ERRORS])
-
-
-def _place(place: tuple[int | str, ...]) -> str:
-    text = ".".join(str(one)[:_MAX_PLACE] for one in place)
-    return text if len(text) <= _MAX_PLACE else text[: _MAX_PLACE - 3] + "..."
 
 
 def _first_error_only(schema: Any) -> Any:
@@ -193,10 +153,10 @@ def _penalise_requests() -> None:
     _process.with_penalty = stock.prepare_request_resources = with_penalty
 
 
-def _check_effective(server: StockSettings, model: ModelSettings) -> None:
-    """Raise unless the stock server really uses this key and only this model."""
+def _check_effective(server: StockSettings, models: list[ModelSettings]) -> None:
+    """Raise unless the stock server really uses this key and only these models."""
     used, proxy = next(stock.get_server_settings()), stock._llama_proxy
-    if used.api_key != server.api_key or [proxy[alias] for alias in proxy] != [model.model_dump()]:
+    if used.api_key != server.api_key or [proxy[alias] for alias in proxy] != [one.model_dump() for one in models]:
         raise LZPenaltyError(
             "llama-cpp-python's server would use another API key or model than the given one, so it is not started. "
             "Find out what changes its settings, such as an environment variable."
