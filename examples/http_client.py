@@ -14,6 +14,7 @@ SETTINGS = {"lz_preset": "guarded", "lz_penalty": 0.2}
 EXTRA_BODY: dict[str, dict[str, Any]] = {
     "transformers": SETTINGS,  # python -m lz_penalty.engines.transformers serve MODEL
     "llama.cpp": SETTINGS,  # lz-penalty serve-llama model.gguf
+    "mlx-lm": SETTINGS,  # lz-penalty serve-mlx --model MODEL
     "vllm": {"vllm_xargs": SETTINGS},
     "sglang": {"custom_params": SETTINGS},
 }
