@@ -175,6 +175,8 @@ def test_bad_files_are_refused(gguf_path, text, message):
         (["{model}", "--n_ctx", "many"], "invalid int value"),
         (["{model}", "--n-gpu-layers", "-2"], "n_gpu_layers: Input should be greater"),
         (["{model}", "--port", "0"], "port = 0"),
+        (["{model}", "--ssl-certfile", "none.pem"], "ssl_certfile = 'none.pem': must be a file that exists"),
+        (["{model}", "--ssl-keyfile", "{file}"], "without ssl_certfile"),
         (["{model}", "--config_file", "x"], "Use --models"),
         (["{model}", "--models", "{file}"], "MODEL.gguf has no effect"),
         (["--n-ctx", "5", "--models", "{file}"], "--n_ctx has no effect"),
@@ -189,9 +191,9 @@ def test_bad_options_are_refused(gguf_path, file, arguments, message):
 def test_every_option_of_the_stock_server_is_passed_on(gguf_path):
     """With hyphens or underscores, before or after the model."""
     given = ["--n-gpu-layers", "-1", str(gguf_path), "--n_ctx=64", "--chat-format", "chatml", "--api_key", "key"]
-    given += ["--tensor_split", "0.5", "0.5", "--chat_template_kwargs", '{"a": 1}', "--ssl-keyfile", "k"]
+    given += ["--tensor_split", "0.5", "0.5", "--chat_template_kwargs", '{"a": 1}', "--ssl-certfile", str(gguf_path)]
     server, ((model, operator),) = read_options(given)
-    assert (server.host, server.port, server.api_key, server.ssl_keyfile) == ("127.0.0.1", 8000, "key", "k")
+    assert (server.host, server.port, server.api_key, server.ssl_certfile) == ("127.0.0.1", 8000, "key", str(gguf_path))
     changed = model.model_dump(exclude_unset=True)
     assert changed == {
         "model": str(gguf_path),

@@ -85,7 +85,7 @@ def read_options(arguments: Sequence[str]) -> Options:
     own = {name: given.pop(name) for name in list(given) if name in ModelSettings.model_fields}
     given.setdefault("api_key", os.environ.get(KEY_VARIABLE) or None)
     server = _checked(GivenServer, given)
-    integer(1, 65_535)("port", server.port)
+    _check_server(server)
     if models is not None:
         if file is not None or own:
             name = "MODEL.gguf" if file is not None else f"--{next(iter(own))}"
@@ -204,6 +204,17 @@ def _checked(kind: Any, given: dict[str, Any]) -> Any:
         return kind(**given)
     except ValidationError as error:
         raise LZPenaltyError(f"{first_errors(error)}. See lz-penalty serve-llama --help.") from None
+
+
+def _check_server(server: StockSettings) -> None:
+    """Raise for what uvicorn would refuse only after the model is loaded."""
+    integer(1, 65_535)("port", server.port)
+    for name in ("ssl_certfile", "ssl_keyfile"):
+        value = getattr(server, name)
+        if value is not None and not Path(value).is_file():
+            raise bad_value(name, value, "a file that exists")
+    if server.ssl_keyfile is not None and server.ssl_certfile is None:
+        raise LZPenaltyError("ssl_keyfile is given without ssl_certfile. Give both.")
 
 
 def _check_file(model: ModelSettings) -> None:
