@@ -1,11 +1,14 @@
-"""Print text from files and servers safely."""
+"""Print text from files and servers safely, and on any terminal."""
 
 from __future__ import annotations
+
+import sys
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-__all__ = ["clean", "escaped", "print_problem"]
+__all__ = ["clean", "escaped", "has_colour", "print_problem", "say_chat"]
 
 SHOWN_PROBLEMS = 20
 
@@ -13,6 +16,22 @@ SHOWN_PROBLEMS = 20
 def clean(text: str) -> Text:
     """Return untrusted text with control characters replaced, so that the terminal cannot obey them."""
     return Text("".join(character if character.isprintable() else "\ufffd" for character in text))
+
+
+def has_colour(console: Console) -> bool:
+    """Return whether colours are shown: not in a file or pipe, on a dumb terminal, or with NO_COLOR set."""
+    return console.color_system is not None and not console.no_color
+
+
+def say_chat(model: str, tokenizer: Any, chat: bool) -> None:
+    """Print on standard error how prompts are given to the model."""
+    if chat:
+        how = "prompts are in the model's chat template (--no-chat gives them as plain text)"
+    elif getattr(tokenizer, "chat_template", None):
+        how = "prompts are plain text (--chat puts them into the model's chat template)"
+    else:
+        how = "prompts are plain text (the model has no chat template)"
+    print(f"{escaped(model)}: {how}", file=sys.stderr)
 
 
 def print_problem(console: Console, number: int, problem: object) -> None:
