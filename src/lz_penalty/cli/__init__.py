@@ -22,6 +22,7 @@ from lz_penalty.cli.explain import explain
 from lz_penalty.cli.generate import generate
 from lz_penalty.cli.guard import guard
 from lz_penalty.cli.help import Command, Overview, ServerCommand
+from lz_penalty.cli.output import warn_once
 from lz_penalty.cli.replay import replay
 from lz_penalty.cli.report import report
 from lz_penalty.cli.serve_llama import serve_llama
@@ -68,6 +69,9 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Studies": {"eval": evaluate, "report": report, "duality": duality},
 }
 
+# Shorter lines for the overview, where the first sentence of the help takes more than one line.
+SHORT = {"serve-llama": "Serve a GGUF file with llama.cpp and the penalty."}
+
 app = typer.Typer(
     name="lz-penalty",
     cls=Overview,
@@ -80,7 +84,8 @@ app = typer.Typer(
 )
 for heading, commands in COMMANDS.items():
     for name, command in commands.items():
-        app.command(name, cls=ServerCommand if heading == SERVERS else Command, rich_help_panel=heading)(command)
+        kind = ServerCommand if heading == SERVERS else Command
+        app.command(name, cls=kind, short_help=SHORT.get(name), rich_help_panel=heading)(command)
 
 
 @app.callback(invoke_without_command=True, help=HELP)
@@ -105,6 +110,7 @@ def _settle_temporary_folder() -> bool:
 def main() -> None:
     """Run the command line. Invalid input prints one line and exits with code 2."""
     temporary = _settle_temporary_folder()
+    warn_once()
     try:
         try:
             app(prog_name="lz-penalty")

@@ -114,7 +114,7 @@ def demo(
             answers.append(_answer(loaded, text, name, tokens, chat))
     decode = loaded.tokenizer.decode
     if as_json:
-        data = {"model": model, "prompt": text, "continuations": [_data(one, decode) for one in answers]}
+        data = {"model": model, "chat": chat, "prompt": text, "continuations": [_data(one, decode) for one in answers]}
         print(json.dumps(data, indent=2))
         return
     _show(console, model, text, answers, decode, marks=svg is None and not has_colour(console))

@@ -247,7 +247,8 @@ def _if_open(step: Explanation, top: int) -> Table | Text:
 
 
 def _table(step: Explanation, top: int, title: str | None = None) -> Table:
-    table = Table(Column("token", overflow="fold"), "id", "bits", "logit", "because", title=title, box=box.SIMPLE_HEAD)
+    columns = [Column(name, overflow="fold") for name in ("token", "id", "bits", "logit", "because")]
+    table = Table(*columns, title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for one in step.candidates[:top]:
         cells = (repr(one.text), str(one.token), f"{one.codelength:.2f}", f"{one.change:+.2f}", _reason(one))
         table.add_row(*(Text(cell) for cell in cells))

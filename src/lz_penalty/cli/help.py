@@ -90,7 +90,7 @@ def _in_words(meaning: str) -> str:
 
 def _begin(command: Any, context: Any, formatter: Any) -> Parts:
     """Write the usage and the summary; return the parts of the help text."""
-    formatter.width = min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
+    formatter.width = min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns) - 1
     pieces = " ".join(command.collect_usage_pieces(context))
     formatter.write_usage(context.command_path, re.sub(r"[{}]", "", pieces))
     text = parts(command.help)
@@ -152,7 +152,7 @@ class Overview(TyperGroup):
         for name in self.list_commands(ctx):
             command: Any = self.get_command(ctx, name)
             heading = getattr(command, "rich_help_panel", None) or "Commands"
-            found.setdefault(heading, []).append((name, parts(command.help).summary))
+            found.setdefault(heading, []).append((name, command.short_help or parts(command.help).summary))
         longest = max(len(name) for rows in found.values() for name, _ in rows)
         for heading, rows in found.items():
             with formatter.section(heading):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-__all__ = ["clean", "escaped", "has_colour", "print_problem", "say_chat"]
+__all__ = ["clean", "escaped", "has_colour", "print_problem", "say_chat", "warn_once"]
 
 SHOWN_PROBLEMS = 20
 
@@ -16,6 +17,31 @@ SHOWN_PROBLEMS = 20
 def clean(text: str) -> Text:
     """Return untrusted text with control characters replaced, so that the terminal cannot obey them."""
     return Text("".join(character if character.isprintable() else "\ufffd" for character in text))
+
+
+class _Once(logging.Filter):
+    """Let a message through the first time only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[tuple[str, str]] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is printed."""
+        message = (record.name, record.getMessage())
+        if message in self.seen:
+            return False
+        self.seen.add(message)
+        return True
+
+
+def warn_once() -> None:
+    """Print each warning once in this process, and say which program it comes from."""
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(logging.Formatter("lz-penalty: warning: %(message)s"))
+    handler.addFilter(_Once())
+    logging.lastResort = handler  # of loggers that nobody configured
 
 
 def has_colour(console: Console) -> bool:
