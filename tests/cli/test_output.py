@@ -96,11 +96,52 @@ def test_detect_keeps_file_and_line(tmp_path, columns):
     others = [line for line in shown.stdout.splitlines() if str(file) not in line]
     assert max(map(len, others)) <= columns
     assert "'All work and" in shown.stdout
+    assert "…" not in shown.stdout.split("The worst:")[0]
     assert "60.0 copies" in shown.stdout
     file.write_text("{broken\n")
     broken = run("detect", file, env={"COLUMNS": str(columns)})
     assert broken.returncode == 3
     assert f"{file}:1:" in broken.stderr
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_replay_cuts_nothing(columns, monkeypatch, capsys):
+    from lz_penalty.cli.replay import _show
+    from lz_penalty.evaluation.replay.pairs import Summary
+
+    monkeypatch.setenv("COLUMNS", str(columns))
+    summary = Summary()
+    summary.replayed = summary.counted = summary.checked = 1_000
+    for side in (summary.without, summary.with_penalty):
+        side.loops, side.wasted, side.tokens, side.right = 123, 1_234_567, 12_345_678, 789
+    _show(summary)
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= columns
+    assert "12,345,678" in shown
+    assert "123 (12.3%)" in shown
+
+
+def test_outputs_in_the_pages_are_what_the_commands_print(tmp_path):
+    rows = [{"response": "The answer is 42."}, {"response": "I am sorry, I cannot say. " * 60}]
+    (tmp_path / "outputs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    shown = run("detect", "outputs.jsonl", "--field", "response", cwd=tmp_path, env={"COLUMNS": "80"}).stdout
+    assert in_order(block("docs/detect-command.md"), shown)
+    asked = ("is it 12? Yes. is it 12? Yes. is it", "--penalty", "paper,buffer_size=4")
+    shown = run("explain", *asked, env={"COLUMNS": "80"}).stdout
+    assert in_order(block("docs/explain.md"), shown)
+
+
+def block(page):
+    """Return the first block of output in a page."""
+    return (ROOT / page).read_text().split("```text\n")[1].split("```")[0]
+
+
+def in_order(expected, shown):
+    """Return whether the lines are printed in this order. Rules of tables and `...` do not count, nor does space at the end."""
+    lines = iter([line.rstrip() for line in shown.splitlines()])
+    wanted = [line.rstrip() for line in expected.splitlines()]
+    return all(line in lines for line in wanted if line and "─" not in line and line.strip() != "...")
 
 
 def test_the_same_warning_is_printed_once(tmp_path):

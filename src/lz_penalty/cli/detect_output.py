@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["show"]
 
 UNIT = 60  # characters of a unit, at most
+NARROW = 52  # columns; a narrower terminal does not show the share of the wasted characters
 
 
 def show(summary: Summary, judge: Judge | None, as_json: bool) -> None:
@@ -34,7 +35,7 @@ def show(summary: Summary, judge: Judge | None, as_json: bool) -> None:
     console.print(
         f"documents: {summary.documents:,}  characters: {summary.characters:,}  problems: {summary.problems:,}"
     )
-    console.print(_criteria(summary, judge is not None))
+    console.print(_criteria(summary, judge is not None, console.width))
     worst = summary.worst()
     if worst:
         console.print("The worst:")
@@ -54,16 +55,16 @@ def show(summary: Summary, judge: Judge | None, as_json: bool) -> None:
         console.print(f"judge: {spent}; {summary.judged['unknown']:,} of {summary.judged['asked']:,} without an answer")
 
 
-def _criteria(summary: Summary, judged: bool) -> Table:
-    numbers = ("documents", "share", "characters\nwasted", "of all")
-    table = Table(
-        "criterion", *(Column(name, justify="right") for name in numbers), box=box.SIMPLE_HEAD, pad_edge=False
-    )
+def _criteria(summary: Summary, judged: bool, width: int) -> Table:
+    numbers = ["documents", "share", *(["characters\nwasted", "of all"] if width >= NARROW else ["wasted"])]
+    columns = [Column(name, justify="right") for name in numbers]
+    table = Table("criterion", *columns, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for name, tally in summary.by_criterion.items():
         wasted: list[str] = []
         if tally.wasted is not None:
             wasted = [f"{tally.wasted:,}", f"{tally.wasted / max(1, summary.characters):.2%}"]
-        table.add_row(name, f"{tally.documents:,}", f"{summary.share(tally.documents):.2%}", *wasted)
+        cells = [f"{tally.documents:,}", f"{summary.share(tally.documents):.2%}", *wasted]
+        table.add_row(name, *cells[: len(numbers)])
     if judged:
         for name, count in (("judge", summary.judged["loop"]), ("both (dual)", summary.dual["loop"])):
             table.add_row(name, f"{count:,}", f"{summary.share(count):.2%}")

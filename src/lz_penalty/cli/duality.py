@@ -38,7 +38,7 @@ def duality(
         lz-penalty duality --penalty guarded --out duality.json
 
     Each text is coded separately, token by token in float32 on the CPU, then decoded and compared with the text. This needs
-    pip install 'lz-penalty[duality]'.
+    `pip install 'lz-penalty[duality]'`.
     """
     keeps(f"Nothing was kept: the results are written at the end. Begin again with: {again()}")
     if out is not None:

@@ -55,7 +55,9 @@ def picture(ids: list[int], step: Explanation, tokenizer: Tokenizer, console: Co
     yield from map(Text, _with_marks(pieces, console.width))
     used = {part.mark for _, part in pieces}
     legend = [part for part in (*LEGEND, MATCH_IN_BUFFER) if part.mark in used]
-    yield Text("\n" + "   ".join(f"{part.mark} {part.name}" for part in legend) + "\n")
+    names = [f"{part.mark} {part.name}" for part in legend]
+    row = "   ".join(names)
+    yield Text("\n" + (row if len(row) <= console.width else "\n".join(names)) + "\n")
 
 
 def _parts(length: int, step: Explanation) -> list[Part]:

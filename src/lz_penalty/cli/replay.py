@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
+from rich.table import Column, Table
 
 from lz_penalty._files import check_output
 from lz_penalty.cli.interrupts import again, keeps
@@ -207,19 +208,23 @@ def _show(summary: Summary) -> None:
     console = Console()
     console.print(f"requests: {summary.replayed:,} replayed, {summary.problems:,} not")
     without, penalised, total = summary.without, summary.with_penalty, max(1, summary.replayed)
-    table = Table("", "without", "with the penalty", "")
-    told = f"{summary.loops_broken:,} broken, {summary.loops_made:,} new"
-    table.add_row("loops", _share(without.loops, total), _share(penalised.loops, total), told)
-    table.add_row("characters wasted in them", f"{without.wasted:,}", f"{penalised.wasted:,}", "")
-    table.add_row("cut off at their length", _share(without.cut_off, total), _share(penalised.cut_off, total), "")
+    columns = (Column("", overflow="fold"), Column("without", justify="right"), Column("with", justify="right"))
+    table = Table(*columns, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_row("answers that loop", _share(without.loops, total), _share(penalised.loops, total))
+    table.add_row("  loops broken", "", f"{summary.loops_broken:,}")
+    table.add_row("  new loops", "", f"{summary.loops_made:,}")
+    table.add_row("characters wasted", f"{without.wasted:,}", f"{penalised.wasted:,}")
+    table.add_row("cut off", _share(without.cut_off, total), _share(penalised.cut_off, total))
     if summary.counted:
-        saved = f"{summary.tokens_saved:,} saved ({summary.tokens_saved / max(1, without.tokens):.1%})"
-        table.add_row("tokens", f"{without.tokens:,}", f"{penalised.tokens:,}", saved)
+        table.add_row("tokens", f"{without.tokens:,}", f"{penalised.tokens:,}")
+        table.add_row("  saved", "", f"{summary.tokens_saved:,} ({summary.tokens_saved / max(1, without.tokens):.1%})")
     if summary.checked:
-        chance = "" if summary.p_value is None else f" (p = {summary.p_value:.2g})"
-        told = f"{summary.lost:,} lost, {summary.won:,} won{chance}"
-        table.add_row("right", *(_share(side.right, summary.checked) for side in (without, penalised)), told)
-    table.add_row("answers changed", "", _share(summary.changed, total), "")
+        table.add_row("right", *(_share(side.right, summary.checked) for side in (without, penalised)))
+        table.add_row("  lost", "", f"{summary.lost:,}")
+        table.add_row("  won", "", f"{summary.won:,}")
+        if summary.p_value is not None:
+            table.add_row("  p", "", f"{summary.p_value:.2g}")
+    table.add_row("answers changed", "", _share(summary.changed, total))
     console.print(table)
     if summary.counted < summary.replayed:
         console.print(f"tokens are of the {summary.counted:,} requests whose answers the server counted.")
