@@ -1,5 +1,6 @@
 """What commands print on narrow terminals and without colour, and warnings that are printed once."""
 
+import io
 import json
 import os
 import pty
@@ -8,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
 from lz_penalty import bundled_model
 from lz_penalty.cli.explain_output import BUFFER, MATCH, REST, _with_marks
@@ -120,6 +122,21 @@ def test_replay_cuts_nothing(columns, monkeypatch, capsys):
     assert max(map(len, shown.splitlines())) <= columns
     assert "12,345,678" in shown
     assert "123 (12.3%)" in shown
+
+
+def test_names_of_penalties_are_never_cut():
+    from lz_penalty.cli.harm_table import harm_table
+
+    name = "guarded,include_prompt=1"
+    texts = [{"kind": kind, "cost": {"mean": 1.2345}, "lost": 0.1} for kind in ("prose", "code", "json", "markdown")]
+    copies = [{"cost": {"mean": 68.9}, "leaves": 3, "stays": 9, "spoilt": 0.5}]
+    for columns in (80, 60, 40):
+        console = Console(width=columns, file=io.StringIO())
+        console.print(harm_table([{"penalty": name, "texts": texts, "copies": copies}]))
+        shown = console.file.getvalue()
+        assert "…" not in shown
+        assert max(map(len, shown.splitlines())) <= columns
+        assert (name in shown) == (columns == 80)
 
 
 def test_outputs_in_the_pages_are_what_the_commands_print(tmp_path):

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 from rich.progress import Progress, TimeRemainingColumn
-from rich.table import Table
 
 from lz_penalty._files import check_output
 from lz_penalty.cli.harm_table import harm_table
 from lz_penalty.cli.interrupts import again, keeps
 from lz_penalty.cli.options import ABOUT_OUTPUT, CHAT, DEVICE, DTYPE, JSON, MODEL, PART, TEXTS
-from lz_penalty.cli.output import say_chat
+from lz_penalty.cli.output import number_table, say_chat
 
 if TYPE_CHECKING:
     from lz_penalty.evaluation.compare import Result
@@ -116,8 +115,8 @@ def compare(
 def _show(results: list[Result]) -> None:
     ends, solves = results[0].capped is not None, results[0].accuracy is not None
     columns = ["degen-\nerate", "loops", "near-\nloops", *(["hit the\ncap"] if ends else []), "different\n4-grams"]
-    columns += ["tokens per\nanswer", *(["accuracy"] if solves else [])]
-    table = Table("penalty", *columns, title="answers")
+    columns += ["tokens", *(["accuracy"] if solves else [])]
+    table = number_table("penalty", *columns, title="answers")
     for result in results:
         shares = [result.degenerate, result.loops, result.near_loops, *([result.capped] if ends else [])]
         cells = [*(f"{share:.1%}" for share in shares), f"{result.distinct_4:.2f}", f"{result.tokens:,.0f}"]

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
-from lz_penalty.cli.output import clean
+from lz_penalty.cli.output import clean, number_table
 from lz_penalty.errors import show as shown
 
 if TYPE_CHECKING:
@@ -57,8 +56,7 @@ def show(summary: Summary, judge: Judge | None, as_json: bool) -> None:
 
 def _criteria(summary: Summary, judged: bool, width: int) -> Table:
     numbers = ["documents", "share", *(["characters\nwasted", "of all"] if width >= NARROW else ["wasted"])]
-    columns = [Column(name, justify="right") for name in numbers]
-    table = Table("criterion", *columns, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = number_table("criterion", *numbers)
     for name, tally in summary.by_criterion.items():
         wasted: list[str] = []
         if tally.wasted is not None:

@@ -7,14 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Column, Table
 
 from lz_penalty._files import check_output
 from lz_penalty.cli.interrupts import again, keeps
 from lz_penalty.cli.options import ABOUT_OUTPUT, JSON, MODEL
+from lz_penalty.cli.output import number_table
 
 
 def duality(
@@ -59,10 +58,7 @@ def duality(
     if as_json:
         print(json.dumps([*map(asdict, rows)], indent=2))
         return
-    names = ("cross-\nentropy", "code", "excess\nin bits", "bits per\nbyte", "decoded")
-    table = Table(
-        "coded by", *(Column(name, no_wrap=True) for name in names), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
-    )
+    table = number_table("coded by", "cross-\nentropy", "code", "excess\nin bits", "bits per\nbyte", "decoded")
     for row in rows:
         table.add_row(
             row.name,

@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Column, Table
+from rich.table import Table
 
 from lz_penalty.cli.interrupts import again, keeps
+from lz_penalty.cli.output import number_table
 from lz_penalty.errors import LZPenaltyError
 
 LOCAL = "Sweeps with transformers models"
@@ -202,7 +202,7 @@ class _Bar(Progress):
 
 def _plan(sweep, estimates) -> Table:
     names = ("cells", "recorded", "outputs\nto write", "tokens", "time", "cost")
-    table = Table(Column("model", overflow="fold"), *names, title=sweep.name, box=box.SIMPLE_HEAD)
+    table = number_table("model", *names, title=sweep.name)
     for item in estimates:
         table.add_row(
             item.model,

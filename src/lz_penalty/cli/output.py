@@ -6,10 +6,12 @@ import logging
 import sys
 from typing import Any
 
+from rich import box
 from rich.console import Console
+from rich.table import Column, Table
 from rich.text import Text
 
-__all__ = ["clean", "escaped", "has_colour", "print_problem", "say_chat", "warn_once"]
+__all__ = ["clean", "escaped", "has_colour", "number_table", "print_problem", "say_chat", "warn_once"]
 
 SHOWN_PROBLEMS = 20
 
@@ -58,6 +60,13 @@ def say_chat(model: str, tokenizer: Any, chat: bool) -> None:
     else:
         how = "prompts are plain text (the model has no chat template)"
     print(f"{escaped(model)}: {how}", file=sys.stderr)
+
+
+def number_table(name: str, *columns: str | Text, title: str | None = None) -> Table:
+    """Return a narrow table: the first column names the row, the others contain numbers. Nothing is ever cut, only folded."""
+    numbers = [Column(column, justify="right", overflow="fold") for column in columns]
+    names = Column(name, overflow="fold")
+    return Table(names, *numbers, title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
 
 
 def print_problem(console: Console, number: int, problem: object) -> None:

@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Column, Table
 
 from lz_penalty._files import check_output
 from lz_penalty.cli.interrupts import again, keeps
 from lz_penalty.cli.options import ABOUT_OUTPUT, JSON
-from lz_penalty.cli.output import print_problem
+from lz_penalty.cli.output import number_table, print_problem
 from lz_penalty.errors import LZPenaltyError, bad_value
 
 if TYPE_CHECKING:
@@ -208,8 +206,7 @@ def _show(summary: Summary) -> None:
     console = Console()
     console.print(f"requests: {summary.replayed:,} replayed, {summary.problems:,} not")
     without, penalised, total = summary.without, summary.with_penalty, max(1, summary.replayed)
-    columns = (Column("", overflow="fold"), Column("without", justify="right"), Column("with", justify="right"))
-    table = Table(*columns, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = number_table("", "without", "with")
     table.add_row("answers that loop", _share(without.loops, total), _share(penalised.loops, total))
     table.add_row("  loops broken", "", f"{summary.loops_broken:,}")
     table.add_row("  new loops", "", f"{summary.loops_made:,}")
