@@ -16,13 +16,17 @@ from tests.support import ROOT
 DEADLINE = 240  # seconds; the machine may be busy
 
 
+def environment():
+    return {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+
+
 @contextmanager
 def command(*arguments, cwd, given=None):
     """Start `lz-penalty` as the leader of a process group, as a shell does."""
     process = subprocess.Popen(
         [sys.executable, "-m", "lz_penalty", *map(str, arguments)],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        env=environment(),
         stdin=given,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -125,3 +129,20 @@ def test_a_server_says_that_it_has_stopped(tmp_path):
         wait_until(listens, process)
         last = interrupt(process)[-1]
     assert last == "lz-penalty: interrupted. The server has stopped. It keeps nothing."
+
+
+def test_an_interrupt_inside_exec_has_the_exit_code_too(tmp_path):
+    """Importing dataclasses and named tuples uses exec(), so that Ctrl-C while a library is imported may come there."""
+    (tmp_path / "inside.py").write_text(
+        "from lz_penalty.cli.interrupts import telling\n"
+        "import typer\n"
+        "try:\n"
+        "    with telling(serves=False):\n"
+        "        exec('raise KeyboardInterrupt')\n"
+        "except typer.Exit as error:\n"
+        "    raise SystemExit(error.exit_code)\n"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-m", "inside"], cwd=tmp_path, capture_output=True, text=True, env=environment(), check=False
+    )
+    assert (shown.returncode, shown.stderr) == (130, "lz-penalty: interrupted. Nothing was kept.\n")

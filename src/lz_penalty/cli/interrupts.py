@@ -62,4 +62,7 @@ def telling(*, serves: bool) -> Iterator[None]:
     if signals:
         begin = "\n" if sys.stderr.isatty() else ""  # after the ^C that a terminal shows
         print(f"{begin}lz-penalty: interrupted. {_kept}", file=sys.stderr)
+        # CPython remembers an interrupt inside exec(), as in the import of a dataclass, and `python -m` then ends with the
+        # signal instead of the exit code. The next exec() resets this.
+        exec("")
         raise typer.Exit(INTERRUPTED)
