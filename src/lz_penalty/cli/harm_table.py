@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from lz_penalty.cli.output import clean, number_table
 
@@ -18,7 +19,7 @@ def harm_table(harms: Sequence[dict[str, Any]]) -> Table:
     A column is a kind of text. Each cell shows the bits, and below them the share.
     """
     kinds = [clean(one["kind"]) for one in harms[0]["texts"]]
-    columns = [*kinds, *(["copies", "spoilt\ncopies"] if harms[0]["copies"] else [])]
+    columns: list[str | Text] = [*kinds, *(["copies", "spoilt\ncopies"] if harms[0]["copies"] else [])]
     title = "harm: bits per token more, and share of right tokens lost"
     table = number_table("penalty", *columns, title=title)
     for harm in harms:
