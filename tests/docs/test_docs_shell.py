@@ -25,7 +25,7 @@ PROJECT = (ROOT / "pyproject.toml").read_text()
 EXTRAS = set(
     re.findall(r"^([a-z-]+) = \[", PROJECT.split("[project.optional-dependencies]")[1].split("\n[project.")[0], re.M)
 )
-OTHERS = {"cd", "export", "inspect", "mktemp", "vllm", "generate"}  # programs of others; `generate` is the reader's own
+OTHERS = {"cd", "export", "head", "inspect", "mktemp", "vllm", "yes"}  # programs of others
 PLUGIN = re.compile(r"\b(lz_penalty(?:\.\w+)+):(\w+)")
 
 

@@ -56,8 +56,9 @@ def test_loops_are_broken_and_answers_kept(server, tmp_path, model, tokenizer):
         written = generate(model, [ids], processor, max_new_tokens=120)[0, len(ids) :]
         assert rows[0][side]["text"] == tokenizer.decode(written, skip_special_tokens=True)
     shown = run(*command)
-    assert "broken, 0 new" in shown.stdout
-    assert "0 lost, 0 won" in shown.stdout
+    words = " ".join(shown.stdout.split())
+    assert "new loops 0" in words
+    assert "lost 0 won 0" in words
 
 
 def test_a_refusal_of_the_real_server_is_named_and_the_rest_goes_on(server, tmp_path):
@@ -182,7 +183,7 @@ def test_every_count(tmp_path):
     }
     assert found["with_penalty"]["tokens"] == 1 + 120 + 2 * 4 + 1 + 10
     assert found["tokens_saved"] == -1
-    assert "1 broken, 1 new" in shown.stdout
+    assert "loops broken 1 new loops 1" in " ".join(shown.stdout.split())
     assert "6 answers could be checked" in shown.stdout
     assert "1 requests sample" in shown.stdout
 

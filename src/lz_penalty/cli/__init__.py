@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from typing import NoReturn
 
 import typer
@@ -20,6 +21,8 @@ from lz_penalty.cli.evaluate import evaluate
 from lz_penalty.cli.explain import explain
 from lz_penalty.cli.generate import generate
 from lz_penalty.cli.guard import guard
+from lz_penalty.cli.help import Command, Overview, ServerCommand
+from lz_penalty.cli.output import warn_once
 from lz_penalty.cli.replay import replay
 from lz_penalty.cli.report import report
 from lz_penalty.cli.serve_llama import serve_llama
@@ -46,22 +49,46 @@ EXTRAS = {
 
 NO_ROOM = (errno.ENOSPC, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC))
 
+HELP = """Stop language models from repeating themselves, with the Lempel-Ziv penalty.
+
+Examples:
+    lz-penalty demo
+    lz-penalty explain "is it 12? Yes. is it 12? Yes. is it"
+    lz-penalty compare none guarded --prompts 4 --tokens 200 --texts 1
+
+lz-penalty COMMAND --help shows examples and all options of a command.
+"""
+
+# The commands in the order of the help, by what they are for.
+SERVERS = "Run servers"
+COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
+    "See it work": {"doctor": doctor, "demo": demo, "generate": generate},
+    "Choose settings": {"compare": compare, "cost": cost, "replay": replay},
+    SERVERS: {"serve-llama": serve_llama, "serve-mlx": serve_mlx, "guard": guard},
+    "Look into texts": {"explain": explain, "detect": detect},
+    "Studies": {"eval": evaluate, "report": report, "duality": duality},
+}
+
+STOCK_SERVERS = ("serve-llama", "serve-mlx")  # they pass their options on to a server of another program
+
 app = typer.Typer(
     name="lz-penalty",
+    cls=Overview,
+    help=HELP,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="The Lempel-Ziv penalty: stop language models from repeating themselves endlessly.",
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, explain, generate, compare, cost, duality, detect, guard, replay, doctor):
-    app.command()(command)
-for server in (serve_llama, serve_mlx):
-    app.command(context_settings=PASSED_ON, add_help_option=False)(server)
-app.command("eval")(evaluate)
-app.command()(report)
+for heading, commands in COMMANDS.items():
+    for name, command in commands.items():
+        kind = ServerCommand if heading == SERVERS else Command
+        passed_on = {"context_settings": PASSED_ON, "add_help_option": False} if name in STOCK_SERVERS else {}
+        app.command(name, cls=kind, rich_help_panel=heading, **passed_on)(command)
 
 
-@app.callback(invoke_without_command=True)
+@app.callback(invoke_without_command=True, help=HELP)
 def _version(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
     if version:
         from lz_penalty import __version__
@@ -83,9 +110,10 @@ def _settle_temporary_folder() -> bool:
 def main() -> None:
     """Run the command line. Invalid input prints one line and exits with code 2."""
     temporary = _settle_temporary_folder()
+    warn_once()
     try:
         try:
-            app()
+            app(prog_name="lz-penalty")
         finally:
             sys.stdout.flush()
     except LZPenaltyError as error:

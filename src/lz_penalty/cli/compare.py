@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 from rich.progress import Progress, TimeRemainingColumn
-from rich.table import Table
 
 from lz_penalty._files import check_output
 from lz_penalty.cli.harm_table import harm_table
-from lz_penalty.cli.options import CHAT, DEVICE, DTYPE, MODEL, PART, TEXTS
+from lz_penalty.cli.interrupts import again, keeps
+from lz_penalty.cli.options import ABOUT_OUTPUT, CHAT, DEVICE, DTYPE, JSON, MODEL, PART, TEXTS
+from lz_penalty.cli.output import number_table, say_chat
 
 if TYPE_CHECKING:
     from lz_penalty.evaluation.compare import Result
@@ -24,19 +25,20 @@ BUNDLED_PROBLEMS = 200
 
 
 def compare(
-    penalties: list[str] = typer.Argument(None, help=f"Which penalties; by default {DEFAULT}."),
-    model: str = MODEL,
+    penalties: list[str] = typer.Argument(None, metavar="PENALTY", help="Which penalties.", show_default=DEFAULT),
     prompts: str = typer.Option(
         "128",
         metavar="NUMBER|FILE",
         help="How many of the 256 bundled prompts (beginnings of stories), or a file: JSON lines with `prompt` and optionally "
-        "`id`, or, if its name ends in .txt, one prompt per line.",
+        "`id`; or .txt, one prompt per line.",
     ),
     tokens: int = typer.Option(1024, min=1, max=100_000, help="How many tokens to write after each prompt, at most."),
     may_end: bool = typer.Option(
-        None, "--may-end/--no-may-end", help="Whether the model may end earlier. By default: with the chat template."
+        None,
+        "--may-end/--no-may-end",
+        help="Whether the model may end earlier.",
+        show_default="with the chat template",
     ),
-    chat: bool = CHAT,
     texts: str = TEXTS,
     part: str = PART,
     tasks: int = typer.Option(2, min=0, max=1_000, help="How many copying tasks of each kind; 0 leaves them out."),
@@ -44,21 +46,36 @@ def compare(
         None,
         min=0,
         max=10_000,
-        help="How many reasoning problems; by default 200 for the bundled model and none for others.",
+        help="How many reasoning problems. They are made for the bundled model.",
+        show_default="200 with bundled, else 0",
     ),
-    out: Path = typer.Option(
-        None, help="Write results to this file as JSON after each penalty; continue from it if it exists."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
+    model: str = MODEL,
+    chat: bool = CHAT,
     device: str = DEVICE,
     dtype: str = DTYPE,
+    out: Path = typer.Option(
+        None,
+        help="Write the results to this file after each penalty, as JSON; go on from it if it exists.",
+        rich_help_panel=ABOUT_OUTPUT,
+    ),
+    as_json: bool = JSON,
 ) -> None:
-    """Compare penalties on greedy text: how often it loops, how long it is, and what each penalty costs in other text.
+    """Compare penalties: how often texts loop, and what each costs.
 
-    degenerate: a unit occurs 20 times or more in a row (the paper's threshold). loops: 5 times or more, in 60 tokens or
-    more. near-loops: less than half of the 4-grams are different. hit the cap: the model did not end by itself. A second
-    table shows harm, as `lz-penalty cost` does. The reasoning problems are made for the bundled model.
+    Examples:
+        lz-penalty compare none guarded --prompts 4 --tokens 200 --texts 1
+        lz-penalty compare --model Qwen/Qwen3-0.6B --out compared.json
+        lz-penalty compare none dry:0.8 guarded --prompts mine.jsonl
+
+    The model always writes the most probable token. degenerate: a unit occurs 20 times or more in a row (the paper's
+    threshold). loops: 5 times or more, in 60 tokens or more. near-loops: less than half of the 4-grams are different. hit
+    the cap: the model did not end by itself. A second table shows harm, as `lz-penalty cost` does.
     """
+    keeps(
+        f"{out} contains the penalties that were finished. Go on with: {again()}"
+        if out
+        else "Nothing was kept: --out FILE keeps each penalty that is finished."
+    )
     if out is not None:
         check_output(out)
     from lz_penalty.evaluation.inputs import read_prompts, read_texts
@@ -77,6 +94,7 @@ def compare(
         problems = BUNDLED_PROBLEMS if model == BUNDLED else 0
     loaded = load(model, device, dtype)
     chat = use_chat(model, loaded.tokenizer, chat)
+    say_chat(model, loaded.tokenizer, chat)
     may_end = chat if may_end is None else may_end
     settings = {"tasks": tasks, "problems": problems, "chat": chat, "may_end": may_end, "dtype": dtype}
     plan, material = comparison.plan_for(model, asked, given, new_tokens=tokens, **settings)
@@ -97,8 +115,8 @@ def compare(
 def _show(results: list[Result]) -> None:
     ends, solves = results[0].capped is not None, results[0].accuracy is not None
     columns = ["degen-\nerate", "loops", "near-\nloops", *(["hit the\ncap"] if ends else []), "different\n4-grams"]
-    columns += ["tokens per\nanswer", *(["accuracy"] if solves else [])]
-    table = Table("penalty", *columns, title="answers")
+    columns += ["tokens", *(["accuracy"] if solves else [])]
+    table = number_table("penalty", *columns, title="answers")
     for result in results:
         shares = [result.degenerate, result.loops, result.near_loops, *([result.capped] if ends else [])]
         cells = [*(f"{share:.1%}" for share in shares), f"{result.distinct_4:.2f}", f"{result.tokens:,.0f}"]

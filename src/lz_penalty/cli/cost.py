@@ -13,30 +13,40 @@ from rich.progress import Progress
 
 from lz_penalty._files import check_output
 from lz_penalty.cli.harm_table import harm_table
-from lz_penalty.cli.options import CHAT, DEVICE, DTYPE, MODEL, PART, TEXTS
+from lz_penalty.cli.interrupts import again, keeps
+from lz_penalty.cli.options import ABOUT_OUTPUT, CHAT, DEVICE, DTYPE, JSON, MODEL, PART, TEXTS
+from lz_penalty.cli.output import say_chat
 
 DEFAULT = "none repetition:1.2 frequency:0.3 dry:0.8 sglang paper guarded guarded,include_prompt=1 failsafe"
 
 
 def cost(
-    penalties: list[str] = typer.Argument(None, help=f"Which penalties; by default {DEFAULT}."),
-    model: str = MODEL,
+    penalties: list[str] = typer.Argument(None, metavar="PENALTY", help="Which penalties.", show_default=DEFAULT),
     texts: str = TEXTS,
     part: str = PART,
     tasks: int = typer.Option(4, min=0, max=1_000, help="How many copying tasks of each kind; 0 leaves them out."),
+    model: str = MODEL,
     chat: bool = CHAT,
-    out: Path = typer.Option(None, help="Write the results to this file, as JSON."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
     device: str = DEVICE,
     dtype: str = DTYPE,
+    out: Path = typer.Option(None, help="Write the results to this file, as JSON.", rich_help_panel=ABOUT_OUTPUT),
+    as_json: bool = JSON,
 ) -> None:
-    """Measure what penalties cost on prose, code, JSON, Markdown and copies. Nothing is generated.
+    """Measure the harm of penalties on prose, code, JSON and copies.
 
-    Each cell shows how many bits per token worse the penalised model predicts the text, and the share of right tokens that
-    are lost: greedy decoding writes them without the penalty and not with it. copies: the right answers of copying tasks (a
-    quotation, edited code, a table, ...) after their prompts. spoilt copies: those that lose at least one token. The JSON
-    also contains 95 % intervals and the kinds of copies.
+    Examples:
+        lz-penalty cost none guarded --texts 1 --tasks 1
+        lz-penalty cost --model Qwen/Qwen3-0.6B --out cost.json
+        lz-penalty cost none dry:0.8 guarded --texts mine.jsonl
+
+    Nothing is generated: the model reads each text. A cell shows two numbers. The first: how many bits per token worse the
+    model predicts the text with the penalty. The second: the share of right tokens lost, which greedy decoding writes
+    without the penalty and not with it.
+
+    copies: the right answers of copying tasks (a quotation, edited code, a table, ...) after their prompts. spoilt copies:
+    those that lose at least one token. The JSON also contains 95 % intervals and the kinds of copies.
     """
+    keeps(f"Nothing was kept: the results are written at the end. Begin again with: {again()}")
     if out is not None:
         check_output(out)
     from lz_penalty.evaluation.inputs import read_texts
@@ -56,6 +66,8 @@ def cost(
 
     loaded = load(model, device, dtype)
     chat = use_chat(model, loaded.tokenizer, chat)
+    if tasks:
+        say_chat(model, loaded.tokenizer, chat)
     plan, material = plan_for(model, None, given, tasks=tasks, chat=chat, dtype=dtype)
     asked = copy_tasks(tasks, plan.seed) if tasks else []
     with Progress(console=Console(stderr=True)) as progress:

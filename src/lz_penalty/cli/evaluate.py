@@ -15,58 +15,81 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from lz_penalty.cli.interrupts import again, keeps
+from lz_penalty.cli.output import number_table
 from lz_penalty.errors import LZPenaltyError
 
-OFFLINE = "For sweeps that vLLM runs in this process"
+LOCAL = "Sweeps with transformers models"
+OFFLINE = "Sweeps that vLLM runs in this process, such as real"
 SECONDS_BETWEEN_LINES = 60
 SECONDS_OF_SPEED = 600  # outputs come in batches, so that the speed of the last few is no good estimate
 
 
 def evaluate(
     sweeps: list[str] = typer.Argument(
-        help="TOML files, or the sweeps `small`, `paper` and `real` that come with the package."
+        metavar="SWEEP", help="TOML files, or the sweeps small, paper and real that come with the package."
     ),
     out: Path = typer.Option(
-        None, help="The study's folder; runs/NAME by default. With several sweeps, each gets a folder in it."
+        None,
+        metavar="FOLDER",
+        help="The study's folder. With several sweeps, each gets a folder in it.",
+        show_default="runs/NAME",
     ),
-    resume: bool = typer.Option(False, help="Continue from the results in the folder; nothing is computed twice."),
+    resume: bool = typer.Option(
+        False, "--resume", help="Go on from the results in the folder; nothing is computed twice."
+    ),
     dry_run: bool = typer.Option(
-        False, help="Only show what would run, how long it would take and what it would cost."
+        False, "--dry-run", help="Only show what would run, how long it would take and what it would cost."
     ),
-    device: str = typer.Option(None, help="For transformers models: cpu, cuda or mps instead of the sweep's device."),
+    device: str = typer.Option(
+        None, metavar="NAME", help="cpu, cuda or mps instead of the sweep's device.", rich_help_panel=LOCAL
+    ),
     workers: int = typer.Option(
-        None, min=1, max=256, help="For transformers models: how many batches at a time, one core each."
+        None, min=1, max=256, help="How many batches at a time, one core each.", rich_help_panel=LOCAL
     ),
-    data: Path = typer.Option(None, help="For `real`: the folder with the questions.", rich_help_panel=OFFLINE),
+    data: Path = typer.Option(None, metavar="FOLDER", help="The folder with the questions.", rich_help_panel=OFFLINE),
     models: Path = typer.Option(
         None,
-        help="For `real`: the folder with the models, a folder in Hugging Face's layout each.",
+        metavar="FOLDER",
+        help="The folder with the models, each in a folder in Hugging Face's layout.",
         rich_help_panel=OFFLINE,
     ),
     only: list[str] = typer.Option(
-        [], help="Only jobs whose name contains this word; may be given again.", rich_help_panel=OFFLINE
+        [],
+        metavar="WORD",
+        help="Only jobs whose name contains this word. May be repeated.",
+        rich_help_panel=OFFLINE,
     ),
     limit: int = typer.Option(
-        None, min=1, help="At most so many questions of each job, to try things.", rich_help_panel=OFFLINE
+        None, min=1, help="At most this many questions of each job, for a trial.", rich_help_panel=OFFLINE
     ),
     shard: str = typer.Option(
-        None, help="I/N: this is process I of N that share a GPU and the folder.", rich_help_panel=OFFLINE
+        None, metavar="I/N", help="This is process I of N that share a GPU and the folder.", rich_help_panel=OFFLINE
     ),
     minutes: float = typer.Option(
-        None, min=0.1, help="Begin no job that would not end in so many minutes.", rich_help_panel=OFFLINE
+        None, min=0.1, help="Begin no job that would not end in this many minutes.", rich_help_panel=OFFLINE
     ),
-    texts: bool = typer.Option(False, help="Keep the texts of the answers, in OUT/texts.", rich_help_panel=OFFLINE),
-    dtype: str = typer.Option("bfloat16", help="Of the weights.", rich_help_panel=OFFLINE),
-    batch: int = typer.Option(1_024, min=1, help="Answers that are written at a time.", rich_help_panel=OFFLINE),
+    texts: bool = typer.Option(
+        False, "--texts", help="Keep the texts of the answers, in OUT/texts.", rich_help_panel=OFFLINE
+    ),
+    dtype: str = typer.Option("bfloat16", metavar="NAME", help="The type of the weights.", rich_help_panel=OFFLINE),
+    batch: int = typer.Option(1_024, min=1, help="How many answers are written at a time.", rich_help_panel=OFFLINE),
     memory: float = typer.Option(
         16.0, min=0.1, help="GiB for keys and values of each engine.", rich_help_panel=OFFLINE
     ),
 ) -> None:
-    """Run models x tasks x penalties x temperatures x runs; `lz-penalty report` shows the results.
+    """Run a study: models, tasks, penalties and temperatures.
 
-    inspect-ai records most sweeps. `real` needs vLLM and no inspect-ai: vLLM runs in this process, and every job has one
-    result file, so that the same command goes on after an interruption. Cells and jobs that cannot run are named and left
-    out, and the others run; the exit code is then 1. docs/study.md describes the file.
+    Examples:
+        lz-penalty eval small --dry-run
+        lz-penalty eval small --out runs/small
+        lz-penalty eval small --out runs/small --resume
+
+    `lz-penalty report` shows the results. inspect-ai records most sweeps. `real` needs vLLM and no inspect-ai: vLLM runs in
+    this process, every job has one result file, and the same command goes on after an interruption.
+
+    Cells and jobs that cannot run are named and left out, and the others run; the exit code is then 1. docs/study.md
+    describes the TOML file.
     """
     from lz_penalty._files import check_output_folder
     from lz_penalty.evaluation.loading import usable_device
@@ -89,7 +112,7 @@ def evaluate(
             sweep = read_sweep(name)
             folder = (out / sweep.name if len(sweeps) > 1 else out) if out else Path("runs") / sweep.name
             check_output_folder(folder)
-            clean &= _evaluate(name, sweep, folder, resume, dry_run, {"device": device, "workers": workers})
+            clean &= _evaluate(sweep, folder, resume, dry_run, {"device": device, "workers": workers})
         except LZPenaltyError as error:
             if len(sweeps) == 1:
                 raise
@@ -129,7 +152,7 @@ def _settle_data_folder() -> None:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
-def _evaluate(name: str, sweep, out: Path, resume: bool, dry_run: bool, changes: dict) -> bool:
+def _evaluate(sweep, out: Path, resume: bool, dry_run: bool, changes: dict) -> bool:
     from dataclasses import replace
 
     from lz_penalty.evaluation.study.estimate import remaining
@@ -144,13 +167,10 @@ def _evaluate(name: str, sweep, out: Path, resume: bool, dry_run: bool, changes:
     if dry_run:
         _say(console, prepared.left_out)
         return not prepared.left_out
+    keeps(f"{out} contains every finished answer. Go on with: {again('--resume')}")
     with _Bar(console, sweep.name, sum(item.samples for item in estimates)) as bar:
-        try:
-            outcome = run_sweep(sweep, prepared, out, resume=resume, tick=bar.tick)
-            problems = outcome.problems + measure_costs(sweep, out)
-        except KeyboardInterrupt:
-            console.print(f"interrupted; continue with: lz-penalty eval {name} --out {out} --resume", soft_wrap=True)
-            raise typer.Exit(130) from None
+        outcome = run_sweep(sweep, prepared, out, resume=resume, tick=bar.tick)
+        problems = outcome.problems + measure_costs(sweep, out)
     console.print(f"{outcome.complete} cells are complete; now: lz-penalty report {out}", soft_wrap=True)
     _say(console, problems)
     return not problems
@@ -181,7 +201,8 @@ class _Bar(Progress):
 
 
 def _plan(sweep, estimates) -> Table:
-    table = Table("model", "cells", "recorded", "outputs to write", "tokens", "time", "cost", title=sweep.name)
+    names = ("cells", "recorded", "outputs\nto write", "tokens", "time", "cost")
+    table = number_table("model", *names, title=sweep.name)
     for item in estimates:
         table.add_row(
             item.model,

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from lz_penalty.cli.interrupts import again, keeps
 from lz_penalty.errors import LZPenaltyError, show
 
 WIDTH = 140
@@ -33,6 +34,7 @@ def evaluate_offline(name: str, out: Path, given: dict[str, Any], dry_run: bool)
     if dry_run:
         return _show(console, plan, options)
     _keep_sweep(name, out)
+    keeps(f"{out} contains every finished job. Go on with: {again()}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # so that the engine ends too, and frees its memory
     outcome = run_plan(plan, options, lambda line: console.print(line, highlight=False, soft_wrap=True))
     for problem in outcome.problems:

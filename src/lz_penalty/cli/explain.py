@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from lz_penalty._files import check_output, write_file
-from lz_penalty.cli.options import DEVICE, DTYPE, FILE, MODEL, text_of
-from lz_penalty.cli.output import escaped
+from lz_penalty.cli.explain_output import picture
+from lz_penalty.cli.interrupts import keeps
+from lz_penalty.cli.options import ABOUT_MODEL, DEVICE, DTYPE, FILE, JSON, MODEL, text_of
 from lz_penalty.errors import LZPenaltyError, bad_value
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from lz_penalty.explain import Candidate, Explanation, Gate
     from lz_penalty.explain._tokenizing import Tokenizer
 
-SHOWN_TOKENS = 600  # at the end of the text
 SHOWN_DISTANCES = 8
 # Options that need another option, and options that exclude each other.
 NEEDED = {
@@ -34,41 +34,64 @@ NEEDED = {
     "sequence": "json",
 }
 EXCLUDED = (("json", "html"), ("top", "html"), ("top", "json"))
-PAST, MATCH, NEXT, BUFFER = "dim", "black on cyan", "black on yellow", "underline"
+PAGE = "The explorer, a page"
 
 
 def explain(
     context: typer.Context,
-    text: str = typer.Argument("", help="The text; or use --file."),
-    model: str = MODEL,
-    penalty: str = typer.Option(
-        "guarded", "--penalty", "-p", help="An LZ penalty with a strength above 0: NAME[:VALUE][,FIELD=VALUE ...]."
-    ),
+    text: str = typer.Argument("", metavar="TEXT", help="The text; or use --file."),
     file: Path = FILE,
-    at: int = typer.Option(None, min=0, help="Explain the step after this many tokens; by default after all."),
-    top: int = typer.Option(12, min=1, max=100_000, help="How many of the changed tokens to list."),
-    sequence: bool = typer.Option(False, help="With --json: also print what each token of the text costs."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a picture and a table."),
-    html: Path = typer.Option(None, help="Write the explorer, a page that needs no network, to this file."),
-    run: list[str] = typer.Option(
-        [], metavar="PENALTY", help="With --html: let the model continue the text with this penalty. May be repeated."
+    penalty: str = typer.Option(
+        "guarded",
+        "--penalty",
+        "-p",
+        metavar="PENALTY",
+        help="paper, sglang, guarded or failsafe, also with settings: NAME[:VALUE][,FIELD=VALUE ...].",
     ),
-    tokens: int = typer.Option(160, min=1, max=4_000, help="With --run: how many tokens to generate."),
+    at: int = typer.Option(None, min=0, help="Explain the step after this many tokens.", show_default="all"),
+    top: int = typer.Option(12, min=1, max=100_000, help="How many of the changed tokens to list."),
+    as_json: bool = JSON,
+    sequence: bool = typer.Option(
+        False, "--sequence", help="With --json: also print what each token of the text costs."
+    ),
+    html: Path = typer.Option(None, help="Write the explorer to this file.", rich_help_panel=PAGE),
+    run: list[str] = typer.Option(
+        [],
+        metavar="PENALTY",
+        help="With --html: let the model continue the text with this penalty. May be repeated.",
+        rich_help_panel=PAGE,
+    ),
+    tokens: int = typer.Option(
+        160, min=1, max=4_000, help="With --run: how many tokens to write.", rich_help_panel=PAGE
+    ),
+    recording: list[Path] = typer.Option(
+        [], help="With --html: also show this recorded run. May be repeated.", rich_help_panel=PAGE
+    ),
+    model: str = MODEL,
     chat: bool = typer.Option(
         None,
         "--chat/--no-chat",
-        help="With --run: let the model answer the text in its chat template. By default: if it has one, and without --at.",
+        help="With --run: put the text into the model's chat template, or not.",
+        show_default="if it has one, and without --at; not for bundled",
+        rich_help_panel=ABOUT_MODEL,
     ),
-    recording: list[Path] = typer.Option([], help="With --html: also show this recorded run. May be repeated."),
     device: str = DEVICE,
     dtype: str = DTYPE,
 ) -> None:
-    """Show why tokens are penalised: window, buffer, matches, loop, gate, and the tokens whose logits change.
+    """Show why the penalty changes the score of a token.
 
-    Without --run, only the model's tokenizer is used. Its special tokens are exempt, as in `generate`. The penalty must be
-    an LZ penalty: paper, sglang, guarded or failsafe, with any settings. The whole text counts, as if the model had written
-    it. Where the gate is closed, a second table shows what an open one would charge.
+    Examples:
+        lz-penalty explain "is it 12? Yes. is it 12? Yes. is it"
+        lz-penalty explain --file answer.txt --penalty paper:0.3 --at 200
+        lz-penalty explain "Once upon a time" --html page.html
+
+    It shows the end of the text with its longest matches, the loop, the gate, and the tokens whose scores change. Where the
+    gate is closed, a second table shows what an open gate would do.
+
+    The whole text counts as output of the model. Only the model's tokenizer is loaded, except with --run. Special tokens are
+    exempt.
     """
+    keeps("Nothing was kept." if html is None else f"{html} was not written.")
     from lz_penalty import reference
     from lz_penalty.engines._special_tokens import exempting
     from lz_penalty.evaluation.penalties import penalty as named
@@ -118,8 +141,8 @@ def explain(
         print(json.dumps(data, indent=2))
         return
     console = Console(highlight=False)
-    console.print(_coloured(ids, step, tokenizer))
-    console.print("", _legend(), "", sep="\n")
+    for part in picture(ids, step, tokenizer, console):
+        console.print(part)
     for line in _facts(step, rate):
         console.print(Text(line))
     if step.candidates:
@@ -184,28 +207,6 @@ def _write_page(
     Console(stderr=True).print(Text(f"{html}: open it in a browser."))
 
 
-def _coloured(ids: list[int], step: Explanation, tokenizer: Tokenizer) -> Text:
-    """Return the end of the text with window, buffer and matches marked."""
-    styles = [PAST if i < step.window[0] else "" for i in range(len(ids))]
-    for match in step.matches:
-        styles[match.start : match.stop] = [MATCH] * match.length
-    for match in step.matches:
-        if match.extends:
-            styles[match.stop] = NEXT
-    for i in range(step.buffer[0], len(ids)):
-        styles[i] = f"{styles[i]} {BUFFER}".strip()
-    first = max(0, len(ids) - SHOWN_TOKENS)
-    shown = Text(f"({first:,} tokens before)\n" if first else "")
-    for style, places in groupby(range(first, len(ids)), key=styles.__getitem__):
-        shown.append(escaped(tokenizer.decode([ids[i] for i in places]), keep="\n"), style=style)
-    return shown
-
-
-def _legend() -> Text:
-    parts = (("before the window", PAST), ("longest match", MATCH), ("extends it", NEXT), ("buffer", BUFFER))
-    return Text("  ").join([Text(name, style=style) for name, style in parts])
-
-
 def _facts(step: Explanation, rate: float) -> list[str]:
     first, stop = step.window
     lines = [f"{step.length:,} tokens: window {stop - first:,}, buffer {step.buffer[1] - step.buffer[0]:,}."]
@@ -246,7 +247,8 @@ def _if_open(step: Explanation, top: int) -> Table | Text:
 
 
 def _table(step: Explanation, top: int, title: str | None = None) -> Table:
-    table = Table("token", "id", "bits", "logit", "because", title=title)
+    columns = [Column(name, overflow="fold") for name in ("token", "id", "bits", "logit", "because")]
+    table = Table(*columns, title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for one in step.candidates[:top]:
         cells = (repr(one.text), str(one.token), f"{one.codelength:.2f}", f"{one.change:+.2f}", _reason(one))
         table.add_row(*(Text(cell) for cell in cells))

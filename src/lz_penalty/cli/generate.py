@@ -8,26 +8,37 @@ from typing import Any
 import typer
 
 from lz_penalty._checks import real
+from lz_penalty.cli.interrupts import keeps
 from lz_penalty.cli.options import CHAT, DEVICE, FILE, MODEL, text_of
+from lz_penalty.cli.output import say_chat
 
 
 def generate(
-    prompt: str = typer.Argument("", help="The prompt; leave it out with --file."),
-    model: str = MODEL,
-    penalty: str = typer.Option("guarded", "--penalty", "-p", help="NAME[:VALUE][,FIELD=VALUE ...], or `none`."),
+    prompt: str = typer.Argument("", metavar="PROMPT", help="The prompt; leave it out with --file."),
+    penalty: str = typer.Option(
+        "guarded", "--penalty", "-p", metavar="PENALTY", help="none, or NAME[:VALUE][,FIELD=VALUE ...]."
+    ),
     file: Path = FILE,
     tokens: int = typer.Option(256, "--tokens", "-n", min=1, max=1_000_000, help="Write at most this many tokens."),
     temperature: float = typer.Option(0.0, min=0.0, max=100.0, help="0 chooses the most probable token in every step."),
     seed: int = typer.Option(0, min=0, max=2**63 - 1, help="For temperatures above 0."),
-    device: str = DEVICE,
+    model: str = MODEL,
     chat: bool = CHAT,
+    device: str = DEVICE,
 ) -> None:
-    """Write text with a penalty, and stream it. A chat model answers the prompt; any other model continues it.
+    """Write text with a model and a penalty.
 
-    Penalties: `none`; the LZ presets `paper`, `sglang`, `guarded`, `failsafe`, for example
-    `guarded:0.3,window_size=2048`; and `repetition`, `no-repeat-ngram`, `frequency`, `presence`, `dry`, for example
-    `dry:0.8`.
+    Examples:
+        lz-penalty generate "Once upon a time"
+        lz-penalty generate "Write a song for my cat." --model smollm2
+        lz-penalty generate "Once upon a time" --penalty paper:0.3,window_size=64
+
+    Penalties: none; the LZ presets paper, sglang, guarded and failsafe, for example guarded:0.3,window_size=2048; and
+    repetition, no-repeat-ngram, frequency, presence and dry, for example dry:0.8.
+
+    A model with a chat template answers the prompt. Any other model continues it.
     """
+    keeps("The text so far is above. Nothing else was kept.")
     real(0, 100)("--temperature", temperature)
     import torch
 
@@ -43,7 +54,9 @@ def generate(
     chosen = named(penalty)
     prompt = text_of("prompt", prompt, file)
     loaded = load(model, device)
-    ids = prompt_ids(loaded.tokenizer, prompt, use_chat(model, loaded.tokenizer, chat))
+    chat = use_chat(model, loaded.tokenizer, chat)
+    say_chat(model, loaded.tokenizer, chat)
+    ids = prompt_ids(loaded.tokenizer, prompt, chat)
     torch.manual_seed(seed)
     sampling: dict[str, Any] = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {}
     streamer = TextStreamer(loaded.tokenizer, skip_prompt=True, skip_special_tokens=True)

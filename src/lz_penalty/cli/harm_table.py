@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich.table import Column, Table
+from rich.table import Table
+from rich.text import Text
 
-from lz_penalty.cli.output import clean
+from lz_penalty.cli.output import clean, number_table
 
 __all__ = ["harm_table"]
 
@@ -17,10 +18,10 @@ def harm_table(harms: Sequence[dict[str, Any]]) -> Table:
 
     A column is a kind of text. Each cell shows the bits, and below them the share.
     """
-    kinds = [one["kind"] for one in harms[0]["texts"]]
-    columns = [*kinds, *(["copies", "spoilt copies"] if harms[0]["copies"] else [])]
+    kinds = [clean(one["kind"]) for one in harms[0]["texts"]]
+    columns: list[str | Text] = [*kinds, *(["copies", "spoilt\ncopies"] if harms[0]["copies"] else [])]
     title = "harm: bits per token more, and share of right tokens lost"
-    table = Table("penalty", *(Column(clean(name)) for name in columns), title=title, show_lines=True)
+    table = number_table("penalty", *columns, title=title)
     for harm in harms:
         cells = [_cell(one["cost"]["mean"], one["lost"]) for one in harm["texts"]]
         for copies in harm["copies"][-1:]:

@@ -10,25 +10,52 @@ import typer
 from lz_penalty._files import read_text
 from lz_penalty.errors import LZPenaltyError
 
-__all__ = ["CHAT", "DEVICE", "DTYPE", "FILE", "MODEL", "MODELS", "PART", "TEXTS", "text_of"]
+__all__ = [
+    "ABOUT_MODEL",
+    "ABOUT_OUTPUT",
+    "CHAT",
+    "DEVICE",
+    "DTYPE",
+    "FILE",
+    "JSON",
+    "MODEL",
+    "MODELS",
+    "PART",
+    "TEXTS",
+    "text_of",
+]
 
 MAX_RECORD = 8 * 2**20  # bytes, the default of `detect`
 
-MODELS = "`bundled`, `smollm2`, a GGUF file, a Hugging Face id, or a folder."
-MODEL: Any = typer.Option("bundled", "--model", "-m", help=MODELS)
-DEVICE: Any = typer.Option("auto", help="auto, cpu, cuda, cuda:1 or mps.")
-DTYPE: Any = typer.Option("auto", help="auto (float32 on a CPU, else the model's own), float32, bfloat16 or float16.")
-CHAT: Any = typer.Option(
-    None, "--chat/--no-chat", help="Put prompts into the model's chat template. By default: if it has one."
+# Headings of groups of options in the help.
+ABOUT_MODEL = "Model"
+ABOUT_OUTPUT = "Output"
+
+MODELS = "bundled, smollm2, a GGUF file, a Hugging Face id, or a folder."
+MODEL: Any = typer.Option("bundled", "--model", "-m", metavar="MODEL", help=MODELS, rich_help_panel=ABOUT_MODEL)
+DEVICE: Any = typer.Option("auto", metavar="NAME", help="auto, cpu, cuda, cuda:1 or mps.", rich_help_panel=ABOUT_MODEL)
+DTYPE: Any = typer.Option(
+    "auto",
+    metavar="NAME",
+    help="auto, float32, bfloat16 or float16; auto is float32 on a CPU, else the model's own.",
+    rich_help_panel=ABOUT_MODEL,
 )
+CHAT: Any = typer.Option(
+    None,
+    "--chat/--no-chat",
+    help="Put prompts into the model's chat template, or not.",
+    show_default="if it has one; not for bundled",
+    rich_help_panel=ABOUT_MODEL,
+)
+JSON: Any = typer.Option(False, "--json", help="Print JSON instead of tables.", rich_help_panel=ABOUT_OUTPUT)
 TEXTS: Any = typer.Option(
     "all",
     metavar="NUMBER|FILE",
-    help="Measure harm on so many of each bundled kind of text, or on the texts of this file: JSON lines with `text` and "
+    help="Measure harm on this many bundled texts of each kind, or on the texts of this file: JSON lines with `text` and "
     "optionally `kind`.",
 )
 PART: Any = typer.Option(
-    "all", help="Of the bundled texts: all, choose (for choosing settings) or publish (the others)."
+    "all", metavar="NAME", help="Of the bundled texts: all, choose (for choosing settings) or publish (the others)."
 )
 FILE: Any = typer.Option(None, "--file", "-f", help="Read the text from this file.")
 

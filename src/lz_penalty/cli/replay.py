@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from lz_penalty._files import check_output
-from lz_penalty.cli.output import print_problem
+from lz_penalty.cli.interrupts import again, keeps
+from lz_penalty.cli.options import ABOUT_OUTPUT, JSON
+from lz_penalty.cli.output import number_table, print_problem
 from lz_penalty.errors import LZPenaltyError, bad_value
 
 if TYPE_CHECKING:
@@ -25,48 +26,109 @@ if TYPE_CHECKING:
     from lz_penalty.evaluation.replay.pairs import Summary
 
 UNREAD = 3  # exit code
+CHANGES = "What is sent"
+RIGHT = "What counts as a loop, and as right"
+SENDING = "How it is sent"
 
 
 def replay(
     log: str = typer.Argument(
-        ..., metavar="LOG.jsonl", help="Stored requests, one JSON object per line; also .gz, .xz."
+        ..., metavar="LOG.jsonl", help="Stored requests, one JSON object per line; also .gz, .bz2, .xz, .zst."
     ),
     endpoint: str = typer.Option(
-        ..., "--endpoint", "-e", help="OpenAI-compatible server, such as http://localhost:8000/v1."
+        ..., "--endpoint", "-e", metavar="URL", help="OpenAI-compatible server, such as http://localhost:8000/v1."
     ),
-    penalty: str = typer.Option("guarded", "--penalty", "-p", help="As in `generate`: guarded, paper:0.3, ..."),
-    style: str = typer.Option("flat", help="Where the server reads lz_* fields: flat (our own servers), vllm, sglang."),
-    model: str = typer.Option(None, "--model", "-m", help="Ask this model instead of the requests' own."),
+    style: str = typer.Option(
+        "flat", metavar="NAME", help="Where the server reads lz_* fields: flat (our own servers), vllm or sglang."
+    ),
+    penalty: str = typer.Option(
+        "guarded", "--penalty", "-p", metavar="PENALTY", help="An LZ penalty, as in `generate`: paper:0.3, ..."
+    ),
+    model: str = typer.Option(
+        None, "--model", "-m", help="Ask this model instead of the requests' own.", rich_help_panel=CHANGES
+    ),
     change: list[str] = typer.Option(
-        [], "--set", metavar="NAME=VALUE", help="Replace a field: temperature=0. May recur."
+        [],
+        "--set",
+        metavar="NAME=VALUE",
+        help="Replace a field: temperature=0. May be repeated.",
+        rich_help_panel=CHANGES,
     ),
     request: str = typer.Option(
-        None, help="Where a line contains the request, such as data.request; usually found automatically."
+        None,
+        metavar="FIELD",
+        help="Where a line contains the request, such as data.request.",
+        show_default="found automatically",
+        rich_help_panel=CHANGES,
     ),
-    expected: str = typer.Option(None, help="Where a line contains the expected answer, such as answer."),
-    compare: str = typer.Option(
-        "exact", help="How answers are compared with the expected one: exact, contains, number (the last number)."
-    ),
-    pattern: str = typer.Option(None, help="A regular expression whose last match is the answer: 'Answer: (.*)'."),
     criterion: list[str] = typer.Option(
-        ["tandem"], "--criterion", "-c", help="The criterion for a loop, as in `detect`. May recur."
+        ["tandem"],
+        "--criterion",
+        "-c",
+        metavar="NAME",
+        help="The criterion for a loop, as in `detect`. May be repeated.",
+        rich_help_panel=RIGHT,
     ),
-    concurrency: int = typer.Option(8, help="How many requests to send at once."),
-    retries: int = typer.Option(4, help="How often a request is sent again after 429, 5xx or a lost connection."),
-    timeout: float = typer.Option(600.0, help="Seconds that one answer may take."),
-    key_variable: str = typer.Option("OPENAI_API_KEY", help="Environment variable that contains the key."),
-    probe: bool = typer.Option(True, "--probe/--no-probe", help="Check first that the server has the penalty."),
+    expected: str = typer.Option(
+        None,
+        metavar="FIELD",
+        help="Where a line contains the expected answer, such as answer.",
+        rich_help_panel=RIGHT,
+    ),
+    compare: str = typer.Option(
+        "exact",
+        metavar="NAME",
+        help="How answers are compared with the expected one: exact, contains, number (the last number).",
+        rich_help_panel=RIGHT,
+    ),
+    pattern: str = typer.Option(
+        None,
+        help="A regular expression whose last match is the answer: 'Answer: (.*)'.",
+        rich_help_panel=RIGHT,
+    ),
+    concurrency: int = typer.Option(8, help="How many requests are sent at a time.", rich_help_panel=SENDING),
+    retries: int = typer.Option(
+        4, help="How often a request is sent again after 429, 5xx or a lost connection.", rich_help_panel=SENDING
+    ),
+    timeout: float = typer.Option(600.0, help="Seconds that one answer may take.", rich_help_panel=SENDING),
+    key_variable: str = typer.Option(
+        "OPENAI_API_KEY",
+        metavar="NAME",
+        help="The environment variable with the server's key.",
+        rich_help_panel=SENDING,
+    ),
+    probe: bool = typer.Option(
+        True, "--probe/--no-probe", help="Check first that the server has the penalty.", rich_help_panel=SENDING
+    ),
     out: Path = typer.Option(
-        None, "--out", "-o", help="Store all answers in this file, as JSON lines; continue from it if it exists."
+        None,
+        "--out",
+        "-o",
+        help="Store all answers in this file, as JSON lines; go on from it if it exists.",
+        rich_help_panel=ABOUT_OUTPUT,
     ),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
+    as_json: bool = JSON,
 ) -> None:
-    """Send your own stored requests again, without and with the penalty, and count what it changes.
+    """Send stored requests again, without and with the penalty.
+
+    Examples:
+        lz-penalty replay requests.jsonl --endpoint http://localhost:8000/v1
+        lz-penalty replay requests.jsonl -e http://localhost:8000/v1 \\
+            --style vllm --set temperature=0 --out replayed.jsonl
+        lz-penalty replay requests.jsonl -e http://localhost:8000/v1 \\
+            --expected answer --compare number
 
     It counts loops broken, tokens saved, answers changed and, with --expected or --pattern, answers lost and won. Use --set
-    temperature=0 to exclude chance. Exit code 0; 2 for wrong arguments; 3 if some requests could not be replayed: they are
-    named, and the others continue.
+    temperature=0 to exclude chance.
+
+    Exit codes: 0 for success; 2 for wrong arguments; 3 if some requests could not be replayed: they are named, and the
+    others go on.
     """
+    keeps(
+        f"{out} contains every answer that came. Go on with: {again()}"
+        if out
+        else "Nothing was kept: --out FILE keeps every answer as it comes."
+    )
     from lz_penalty.evaluation.measures import Checker
     from lz_penalty.evaluation.penalties import penalty as named
     from lz_penalty.evaluation.replay.log import Log, requests
@@ -144,19 +206,22 @@ def _show(summary: Summary) -> None:
     console = Console()
     console.print(f"requests: {summary.replayed:,} replayed, {summary.problems:,} not")
     without, penalised, total = summary.without, summary.with_penalty, max(1, summary.replayed)
-    table = Table("", "without", "with the penalty", "")
-    told = f"{summary.loops_broken:,} broken, {summary.loops_made:,} new"
-    table.add_row("loops", _share(without.loops, total), _share(penalised.loops, total), told)
-    table.add_row("characters wasted in them", f"{without.wasted:,}", f"{penalised.wasted:,}", "")
-    table.add_row("cut off at their length", _share(without.cut_off, total), _share(penalised.cut_off, total), "")
+    table = number_table("", "without", "with")
+    table.add_row("answers that loop", _share(without.loops, total), _share(penalised.loops, total))
+    table.add_row("  loops broken", "", f"{summary.loops_broken:,}")
+    table.add_row("  new loops", "", f"{summary.loops_made:,}")
+    table.add_row("characters wasted", f"{without.wasted:,}", f"{penalised.wasted:,}")
+    table.add_row("cut off", _share(without.cut_off, total), _share(penalised.cut_off, total))
     if summary.counted:
-        saved = f"{summary.tokens_saved:,} saved ({summary.tokens_saved / max(1, without.tokens):.1%})"
-        table.add_row("tokens", f"{without.tokens:,}", f"{penalised.tokens:,}", saved)
+        table.add_row("tokens", f"{without.tokens:,}", f"{penalised.tokens:,}")
+        table.add_row("  saved", "", f"{summary.tokens_saved:,} ({summary.tokens_saved / max(1, without.tokens):.1%})")
     if summary.checked:
-        chance = "" if summary.p_value is None else f" (p = {summary.p_value:.2g})"
-        told = f"{summary.lost:,} lost, {summary.won:,} won{chance}"
-        table.add_row("right", *(_share(side.right, summary.checked) for side in (without, penalised)), told)
-    table.add_row("answers changed", "", _share(summary.changed, total), "")
+        table.add_row("right", *(_share(side.right, summary.checked) for side in (without, penalised)))
+        table.add_row("  lost", "", f"{summary.lost:,}")
+        table.add_row("  won", "", f"{summary.won:,}")
+        if summary.p_value is not None:
+            table.add_row("  p", "", f"{summary.p_value:.2g}")
+    table.add_row("answers changed", "", _share(summary.changed, total))
     console.print(table)
     if summary.counted < summary.replayed:
         console.print(f"tokens are of the {summary.counted:,} requests whose answers the server counted.")

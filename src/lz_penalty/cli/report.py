@@ -8,20 +8,27 @@ import typer
 from rich.console import Console
 
 from lz_penalty._files import check_output_folder
+from lz_penalty.cli.interrupts import again, keeps
 
 
 def report(
     study: Path = typer.Argument(
-        help="A study's folder: logs or answers of `lz-penalty eval`, or the tables that a report wrote."
+        metavar="STUDY", help="A study's folder: results of `lz-penalty eval`, or the tables that a report wrote."
     ),
-    out: Path = typer.Option(None, help="The report's folder; the study's by default."),
-    from_tables: bool = typer.Option(False, help="Read results.csv and costs.csv instead of logs."),
+    out: Path = typer.Option(None, metavar="FOLDER", help="The report's folder.", show_default="the study's"),
+    from_tables: bool = typer.Option(False, "--from-tables", help="Read results.csv and costs.csv instead of logs."),
 ) -> None:
-    """Turn logs into the paper's figures, a Pareto plot, tables with intervals and significance, Markdown and HTML.
+    """Write the figures, tables and page of a study.
 
-    Everything else is made from results.csv and costs.csv; equal tables give equal bytes. A study that `lz-penalty eval real`
-    ran has a result file per job instead of logs.
+    Examples:
+        lz-penalty report runs/small
+        lz-penalty report runs/small --out report --from-tables
+
+    The report has the paper's figures, a Pareto plot, tables with intervals and significance, report.md and report.html. It
+    is made from results.csv and costs.csv: equal tables give exactly equal files. A study of `lz-penalty eval real` has one
+    result file per job instead of logs, and no report.html.
     """
+    keeps(f"The study's results are unchanged. Begin again with: {again()}")
     check_output_folder(out or study, "--out" if out else "the study")
     from lz_penalty.evaluation.study._offline.report import is_study, write_offline_report
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import heapq
+import signal
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -191,19 +193,35 @@ def _in_processes(records: Iterator[Record | Problem], settings: Scan, workers: 
     from multiprocessing import get_context
 
     pending: deque[Future[list[Document | Problem]]] = deque()
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
     try:
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            for batch in _batches(records):
+        for batch in _batches(records):
+            with _without_interrupts():
                 pending.append(pool.submit(_examine_all, batch, settings))
-                if len(pending) > 2 * workers:
-                    yield from pending.popleft().result()
-            while pending:
+            if len(pending) > 2 * workers:
                 yield from pending.popleft().result()
+        while pending:
+            yield from pending.popleft().result()
     except BrokenProcessPool:
         raise LZPenaltyError(
             f"workers = {workers}: a worker process ended; use fewer workers if memory is short. In your own script, "
             "call scan under `if __name__ == '__main__':`."
         ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Hold SIGINT back. A process that is started meanwhile never gets it: Ctrl-C is for the process that reads."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _examine_all(records: list[Record | Problem], settings: Scan) -> list[Document | Problem]:
