@@ -84,8 +84,11 @@ app = typer.Typer(
 for heading, commands in COMMANDS.items():
     for name, command in commands.items():
         kind = ServerCommand if heading == SERVERS else Command
-        passed_on = {"context_settings": PASSED_ON, "add_help_option": False} if name in STOCK_SERVERS else {}
-        app.command(name, cls=kind, rich_help_panel=heading, **passed_on)(command)
+        passes = name in STOCK_SERVERS
+        settings = PASSED_ON if passes else None
+        app.command(name, cls=kind, rich_help_panel=heading, context_settings=settings, add_help_option=not passes)(
+            command
+        )
 
 
 @app.callback(invoke_without_command=True, help=HELP)
