@@ -172,6 +172,62 @@ def llama_cpp(data: dict[str, Any]) -> list[str]:
     ]
 
 
+# ---------------------------------------------------------------- llama.cpp's own server
+
+
+def llama_server_checks(data: dict[str, Any]) -> list[str]:
+    """What was compared with the reference in llama.cpp's own programs, and when."""
+    names = {
+        "partly_open": "tokens with a gate open in part",
+        "near_ties": "near-ties",
+        "llama_cli": "tokens in `llama-cli`",
+    }
+    rows = [
+        [name, ", ".join(f"{number:,} {names.get(kind, kind)}" for kind, number in found.items())]
+        for name, found in data["checks"].items()
+    ]
+    about = (
+        f"Last passed on {data['machine']['date']}: llama.cpp {data['machine']['llama.cpp']} (llama-cpp-python "
+        f"{data['machine']['llama-cpp-python']}), on the CPU, greedy. Every token was the reference's choice, or less than "
+        "0.001 below it; on the chat model, sequences may part at a margin below 0.01. `make test-llama-server`."
+    )
+    return [*table(["check", "found"], rows), "", *paragraph(about)]
+
+
+def llama_server_speed(data: dict[str, Any]) -> list[str]:
+    """The time per token of DRY and of our sampler."""
+    samplers = list(data["speed"][0]["us"])
+    rows = [
+        [
+            row["model"],
+            "the project's pages" if row["text"] == "pages" else f"a loop of {data['period']} tokens",
+            f"{row['window']:,}",
+            f"{row['candidates']}",
+            *(f"{row['us'][name]:.1f}" for name in samplers),
+        ]
+        for row in data["speed"]
+    ]
+    about = (
+        "Microseconds per token to apply the sampler and to accept the token; medians of "
+        f"{data['rounds']} tokens after a text that fills the window, samplers in turns. Candidates: all tokens of the "
+        "vocabulary, or the 40 that top-k leaves. DRY has its recommended settings and default breakers; right after a "
+        f"breaker it does nothing. {machine(data, ('llama.cpp',))}, load {data['machine']['load']} on "
+        f"{data['machine']['cores']} cores, {data['machine']['date']}: only the ratios are meaningful."
+    )
+    return [*table(["model", "text", "window", "candidates", *samplers], rows), "", *paragraph(about)]
+
+
+def llama_server(data: dict[str, Any]) -> list[str]:
+    """In short: the claims, and when they last held."""
+    shares = ", ".join(f"{one['claim'].split(':')[0]}: {one['found']:.0%}" for one in data["claims"])
+    first = next(iter(data["checks"].values()))
+    return paragraph(
+        f"The slowest preset takes this share of DRY's time per token, in the worst of {len(data['speed'])} cases: {shares}. "
+        f"{first['requests']} requests with {first['tokens']:,} tokens gave the reference's tokens. Last passed on "
+        f"{data['machine']['date']} (`make test-llama-server`); the tables are in `integrations/llama_cpp/README.md`."
+    )
+
+
 # ---------------------------------------------------------------- the matrix
 
 

@@ -104,8 +104,25 @@ def options_of(config: LZPenaltyConfig) -> list[str]:
     return [
         part
         for name, value in config.to_request().items()
-        for part in (f"--{name.replace('_', '-')}", ",".join(map(str, value)) if isinstance(value, list) else str(value))
+        for part in (
+            f"--{name.replace('_', '-')}",
+            ",".join(map(str, value)) if isinstance(value, list) else str(value),
+        )
     ]
+
+
+def drafted(model_file: Path, model: Any, requests: list[Request]) -> dict[str, int]:
+    """Check a server that drafts tokens from n-grams and verifies them: rejected drafts must leave no trace."""
+    with server(model_file, *DRAFTING) as address:
+        found = mixed(address, model, requests)
+        drafts = accepted = 0
+        for request in requests:
+            body = {"prompt": request.prompt, "n_predict": request.max_tokens, **request.sampling}
+            timings = call(address, "/completion", body | (request.fields or {}))["timings"]
+            drafts += timings.get("draft_n", 0)
+            accepted += timings.get("draft_n_accepted", 0)
+    assert 0 < accepted < drafts, (accepted, drafts)
+    return found | {"drafted": drafts, "accepted": accepted}
 
 
 def copies(address: str, requests: list[Request]) -> dict[str, int]:
@@ -162,10 +179,12 @@ def completion_program(model_file: Path, tokenizer: Any, truth: Any) -> dict[str
     for config in configs:
         for prompt in bundled_model.prompts()[:2]:
             want = truth(tokenizer(prompt).input_ids, config)
-            shown = run_program("llama-completion", model_file, prompt, len(want), config, "-no-cnv", "--no-display-prompt")
+            shown = run_program(
+                "llama-completion", model_file, prompt, len(want), config, "-no-cnv", "--no-display-prompt"
+            )
             text = tokenizer.decode([token for token in want if token != tokenizer.eos_token_id])
             # The program does not print its last token.
-            assert shown and text.startswith(shown.rstrip("\n")), (config, shown, text)
+            assert text.startswith(shown.rstrip("\n")), (config, shown, text)
             assert len(shown) > 0.7 * len(text), (shown, text)
             outputs.append(want)
     return counted(outputs)

@@ -58,7 +58,7 @@ def build(source: Path | None = None, jobs: int = 2) -> Path:
     """
     for program in ("cmake", "git"):
         if shutil.which(program) is None:
-            raise LZPenaltyError(f"{program} is not on the PATH: install it, for example with your system's packages.")
+            raise LZPenaltyError(f"{program} is not on the PATH: install it, for example with pip install cmake ninja.")
     WORK.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=WORK) as folder:
         fresh = Path(folder) / "llama.cpp"
@@ -105,9 +105,13 @@ def unpack(archive: Path, folder: Path) -> None:
         changes = package.extractfile(f"{top}/CHANGELOG.md")
         latest = changes.read().decode().split(f"## [{pinned()}]")[1].split("## [")[0] if changes else ""
         if f"llama.cpp@{COMMIT}" not in latest:
-            raise LZPenaltyError(f"llama-cpp-python {pinned()} contains another llama.cpp than {COMMIT}: {latest.strip()}")
+            raise LZPenaltyError(
+                f"llama-cpp-python {pinned()} contains another llama.cpp than {COMMIT}: {latest.strip()}"
+            )
         prefix = f"{top}/vendor/llama.cpp/"
-        members = [one for one in package.getmembers() if one.name.startswith(prefix) and not one.name.endswith("/.git")]
+        members = [
+            one for one in package.getmembers() if one.name.startswith(prefix) and not one.name.endswith("/.git")
+        ]
         for one in members:
             one.name = one.name.removeprefix(prefix)
         package.extractall(folder, members, filter="data")
@@ -118,7 +122,9 @@ def export(checkout: Path, folder: Path) -> None:
     asked = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
     head = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
     if not head.startswith(COMMIT):
-        raise LZPenaltyError(f"--source {checkout} is at {head or 'no commit'}: must be at {COMMIT}. git checkout {COMMIT}")
+        raise LZPenaltyError(
+            f"--source {checkout} is at {head or 'no commit'}: must be at {COMMIT}. git checkout {COMMIT}"
+        )
     with tempfile.TemporaryFile() as archive:
         subprocess.run(["git", "-C", str(checkout), "archive", "HEAD"], stdout=archive, check=True)
         archive.seek(0)
