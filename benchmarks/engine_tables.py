@@ -194,36 +194,44 @@ def llama_server_checks(data: dict[str, Any]) -> list[str]:
     return [*table(["check", "found"], rows), "", *paragraph(about)]
 
 
-def llama_server_speed(data: dict[str, Any]) -> list[str]:
-    """The time per token of DRY and of our sampler."""
+def llama_server_speed(data: dict[str, Any], models: slice = slice(None)) -> list[str]:
+    """The time per token of DRY and of our sampler, over all candidates."""
     samplers = list(data["speed"][0]["us"])
+    shown = list(dict.fromkeys(row["model"] for row in data["speed"]))[models]
     rows = [
-        [
-            row["model"],
-            "the project's pages" if row["text"] == "pages" else f"a loop of {data['period']} tokens",
-            f"{row['window']:,}",
-            f"{row['candidates']}",
-            *(f"{row['us'][name]:.1f}" for name in samplers),
-        ]
+        [row["model"], row["text"], f"{row['window']:,}", *(f"{row['us'][name]:.1f}" for name in samplers)]
         for row in data["speed"]
+        if row["candidates"] == "all" and row["model"] in shown
     ]
     about = (
-        "Microseconds per token to apply the sampler and to accept the token; medians of "
-        f"{data['rounds']} tokens after a text that fills the window, samplers in turns. Candidates: all tokens of the "
-        "vocabulary, or the 40 that top-k leaves. DRY has its recommended settings and default breakers; right after a "
-        f"breaker it does nothing. {machine(data, ('llama.cpp',))}, load {data['machine']['load']} on "
+        "Microseconds per token to apply the sampler to all tokens of the vocabulary and to accept one: the mean of "
+        f"{data['rounds']} tokens, without the slowest tenth, after a text that fills the window; the samplers take turns. Pages: "
+        "the documentation of this project. DRY has its recommended settings and default breakers; right after a breaker it does "
+        f"nothing. {_shares(data)} {machine(data, ('llama.cpp',))}, load {data['machine']['load']} on "
         f"{data['machine']['cores']} cores, {data['machine']['date']}: only the ratios are meaningful."
     )
-    return [*table(["model", "text", "window", "candidates", *samplers], rows), "", *paragraph(about)]
+    return [*table(["model", "text", "window", *samplers], rows), "", *paragraph(about)]
+
+
+def llama_server_speed_in_short(data: dict[str, Any]) -> list[str]:
+    """Only the model with the largest vocabulary."""
+    return llama_server_speed(data, slice(-1, None))
+
+
+def _shares(data: dict[str, Any]) -> str:
+    """Return the worst ratio for each window."""
+    shares = ", ".join(f"{one['claim'].split(':')[0]}: {one['found']:.0%}" for one in data["claims"])
+    return (
+        f"The slowest preset takes this share of DRY's time, in the worst of {len(data['speed'])} cases, half of them with only the "
+        f"40 candidates that top-k leaves: {shares}."
+    )
 
 
 def llama_server(data: dict[str, Any]) -> list[str]:
     """In short: the claims, and when they last held."""
-    shares = ", ".join(f"{one['claim'].split(':')[0]}: {one['found']:.0%}" for one in data["claims"])
     first = next(iter(data["checks"].values()))
     return paragraph(
-        f"The slowest preset takes this share of DRY's time per token, in the worst of {len(data['speed'])} cases: {shares}. "
-        f"{first['requests']} requests with {first['tokens']:,} tokens gave the reference's tokens. Last passed on "
+        f"{_shares(data)} {first['requests']} requests with {first['tokens']:,} tokens gave the reference's tokens. Last passed on "
         f"{data['machine']['date']} (`make test-llama-server`); the tables are in `integrations/llama_cpp/README.md`."
     )
 

@@ -36,7 +36,7 @@ TABLES: tuple[tuple[str, str, Callable[[dict[str, Any]], list[str]], str], ...] 
     ("docs/llama_cpp.md", "llama_server", engine_tables.llama_server, "llama_server.json"),
     ("integrations/llama_cpp/README.md", "checks", engine_tables.llama_server_checks, "llama_server.json"),
     ("integrations/llama_cpp/README.md", "speed", engine_tables.llama_server_speed, "llama_server.json"),
-    ("integrations/llama_cpp/PROPOSAL.md", "speed", engine_tables.llama_server_speed, "llama_server.json"),
+    ("integrations/llama_cpp/PROPOSAL.md", "speed", engine_tables.llama_server_speed_in_short, "llama_server.json"),
     ("docs/matrix.md", "matrix", engine_tables.matrix, "matrix.json"),
     ("docs/policy.md", "policy", engine_tables.policy, "policy.json"),
     ("docs/stopping.md", "detection", detection_tables.speed, "detection.json"),

@@ -22,7 +22,7 @@ SAMPLERS = ("DRY", "LZ paper", "LZ sglang", "LZ guarded")
 
 
 def measure(models: dict[str, Path]) -> list[dict[str, Any]]:
-    """Return a row for each model, text, window and number of candidates: the medians in microseconds."""
+    """Return a row for each model, text, window and number of candidates: the mean times in microseconds."""
     compile_program()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -33,17 +33,17 @@ def measure(models: dict[str, Path]) -> list[dict[str, Any]]:
                 for window in WINDOWS:
                     for candidates in (0, TOP_K):
                         given = {"model": model, "text": text, "window": window, "candidates": candidates or "all"}
-                        rows.append(given | {"us": medians(path, file, window, candidates)})
+                        rows.append(given | {"us": times(path, file, window, candidates)})
     return rows
 
 
-def medians(model: Path, tokens: Path, window: int, candidates: int) -> dict[str, float]:
-    """Run the program once."""
+def times(model: Path, tokens: Path, window: int, candidates: int) -> dict[str, float]:
+    """Run the program once, and return the mean time of each sampler."""
     command = [PROGRAM, model, tokens, window, ROUNDS, candidates]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True)
     lines = [line.split(",") for line in done.stdout.splitlines()]
     assert tuple(name for name, *_ in lines) == SAMPLERS
-    return {name: round(float(median), 2) for name, median, _ in lines}
+    return {name: round(float(time), 2) for name, time in lines}
 
 
 def compile_program() -> None:
@@ -56,7 +56,7 @@ def compile_program() -> None:
 
 
 def texts(model: Path) -> dict[str, list[int]]:
-    """Return two texts that fill the largest window: this project's pages, and a loop of prose without DRY's breakers."""
+    """Return texts that fill the largest window: pages of this project, and loops without and with DRY's breakers."""
     llm = Llama(str(model), vocab_only=True, verbose=False)
     pages = "\n".join(path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("docs/*.md")))
     length = max(WINDOWS) + 512 + ROUNDS
@@ -64,7 +64,12 @@ def texts(model: Path) -> dict[str, list[int]]:
     assert len(text) >= length, f"the pages have {len(text)} tokens, {length} are needed"
     prose = bundled_model.passages()[0].translate(dict.fromkeys(map(ord, '\n:"*'), " "))
     period = llm.tokenize(prose.encode(), add_bos=False)[:PERIOD]
-    return {"pages": text[:length], "loop": (period * (length // PERIOD + 1))[:length]}
+    loops = {
+        f"loop of {PERIOD} tokens, prose": period,
+        f"loop of {PERIOD} tokens, with breakers": text[1_000 : 1_000 + PERIOD],
+        "one token": period[:1],
+    }
+    return {"pages": text[:length]} | {name: (loop * length)[:length] for name, loop in loops.items()}
 
 
 def claims(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -86,7 +86,6 @@ def main() -> None:
         "machine": machine() | about,
         "checks": found,
         "rounds": speed.ROUNDS,
-        "period": speed.PERIOD,
         "speed": rows,
         "claims": judged,
     }

@@ -33,6 +33,7 @@ typedef struct {
     int32_t position, indexed, begin; /* of the newest token, of the newest in the index, before the oldest in the index */
     int32_t head, tail;               /* of the list */
     int32_t share;                    /* copied tokens among the last gate_window ones */
+    int32_t period, run, run_end;     /* the longest run that was found last, and the position where it ended; 0: none */
     int32_t mask, bits;
 } lz_penalty_stream;
 
@@ -60,7 +61,7 @@ LZ_PENALTY_API size_t lz_penalty_stream_size(const lz_penalty_settings *s)
 LZ_PENALTY_API void lz_penalty_stream_reset(lz_penalty_stream *t)
 {
     t->n_tokens = 0;
-    t->position = t->indexed = t->begin = 0;
+    t->position = t->indexed = t->begin = t->period = 0;
 }
 
 /* Make a stream in `memory` (aligned as by malloc). Nothing is written unless LZ_PENALTY_OK is returned. */
@@ -104,7 +105,7 @@ LZ_PENALTY_API void lz_penalty_stream_copy(const lz_penalty_stream *from, lz_pen
     if (n) memcpy(to->tokens, from->tokens + (from->n_tokens - n), n * sizeof(int32_t));
     to->n_tokens = n;
     to->position = (int32_t)n;
-    to->indexed = to->begin = 0;
+    to->indexed = to->begin = to->period = 0;
 }
 
 /* Return the token at a position that is kept. */
@@ -215,10 +216,21 @@ LZ_PENALTY_API void lz_penalty_stream_accept(lz_penalty_stream *t, int32_t token
     }
     if (t->position == INT32_MAX) { /* count again from the oldest token that is kept */
         t->position = (int32_t)t->n_tokens;
-        t->indexed = 0;
+        t->indexed = t->period = 0;
     }
     t->tokens[t->n_tokens++] = token;
     t->position++;
+}
+
+/* Return how long the longest run of the last step is now, 0 if it has ended. In a loop this saves reading all of it. */
+static inline int32_t lz_penalty__continued(const lz_penalty_stream *t)
+{
+    const int32_t grown = t->position - t->run_end;
+    int32_t i;
+    if (!t->period || grown > t->run) return 0;
+    for (i = 0; i < grown; i++)
+        if (lz_penalty__token(t, t->position - i) != lz_penalty__token(t, t->position - i - t->period)) return 0;
+    return t->run + grown;
 }
 
 /* As lz_penalty__runs, but only for the periods at which the newest token occurred: all other runs are 0. The periods that
@@ -228,12 +240,20 @@ static inline int32_t lz_penalty__sparse_runs(
 {
     const int32_t n = lz_penalty__max(recent, looped), stop = lz_penalty__max(recent, looped / 3 + 1);
     const int32_t *end = t->tokens + t->n_tokens;
+    const int32_t known = lz_penalty__continued(t), known_period = t->period;
     int32_t *run = t->penalty->run, period = 0, longest = 0, ruled_out = 0, left = 0, right = 0, count = 0, other;
+    t->period = t->run = 0;
+    t->run_end = t->position;
     for (other = lz_penalty__before(t, t->position, stop - 1); other;) {
         const int32_t d = t->position - other;
         int32_t length = d < right ? lz_penalty__min(right - d, run[d - left]) : 1, inside;
+        if (d == known_period) length = lz_penalty__max(length, lz_penalty__min(known, n - d));
         while (d + length < n && lz_penalty__at(end, length) == lz_penalty__at(end, d + length)) length++;
         run[d] = length;
+        if (length > t->run) {
+            t->period = d;
+            t->run = length;
+        }
         if (d >= offset && d < recent) t->penalty->ids[count++] = d;
         if (d + length > right) {
             left = d;
@@ -265,6 +285,7 @@ LZ_PENALTY_API int32_t lz_penalty_stream_candidates(lz_penalty_stream *t, int32_
     const int32_t seen = s->min_match_length > 0 ? offset + s->window_size : 0;
     int32_t recent = t->n_tokens < (size_t)seen ? (int32_t)t->n_tokens : seen;
     int32_t looped = s->escalation > 0 ? s->loop_window : 0, loop_run, loop_period, matches, candidates, at, i;
+    int32_t nearest = 0; /* distance of the token that was added last */
     const int32_t *end = t->tokens + t->n_tokens;
     lz_penalty__step step;
 
@@ -287,9 +308,12 @@ LZ_PENALTY_API int32_t lz_penalty_stream_candidates(lz_penalty_stream *t, int32_
     if (paper && s->min_match_length != 1 && !step.extended) candidates = 0;
     else candidates = recent - offset - (paper ? 0 : s->buffer_size);
     for (i = 0; i < matches; i++) { /* what is added takes the place of matches that were read */
-        const int32_t d = p->ids[i], e = d - offset;
+        const int32_t d = p->ids[i], e = d - offset, token = lz_penalty__at(end, d - 1);
         if (e < 1 || e > candidates || (paper && !(step.extended && p->run[d] == step.longest))) continue;
-        lz_penalty__add(p, &step, lz_penalty__at(end, d - 1), e, p->run[d]);
+        if (nearest > 1 && token == lz_penalty__at(end, offset + nearest - 1) && p->run[d] <= p->run[offset + nearest])
+            continue; /* in a loop: the nearest is the cheapest */
+        lz_penalty__add(p, &step, token, e, p->run[d]);
+        nearest = e;
     }
     if (lz_penalty__charges_single(s)) /* of equal tokens, the nearest is the cheapest */
         for (at = t->head; at && t->position - offset - at < candidates; at = t->older[at & t->mask])
