@@ -205,9 +205,9 @@ def llama_server_speed(data: dict[str, Any], models: slice = slice(None)) -> lis
     ]
     about = (
         "Microseconds per token to apply the sampler to all tokens of the vocabulary and to accept one: the mean of "
-        f"{data['rounds']} tokens, without the slowest tenth, after a text that fills the window; the samplers take turns. Pages: "
-        "the documentation of this project. DRY has its recommended settings and default breakers; right after a breaker it does "
-        f"nothing. {_shares(data)} {machine(data, ('llama.cpp',))}, load {data['machine']['load']} on "
+        f"{data['rounds']} tokens, without the slowest tenth, after a text that fills the window; the samplers take turns. "
+        "Pages: the documentation of this project. DRY has its recommended settings and default breakers; right after a "
+        f"breaker it does nothing. {_shares(data)} {machine(data, ('llama.cpp',))}, load {data['machine']['load']} on "
         f"{data['machine']['cores']} cores, {data['machine']['date']}: only the ratios are meaningful."
     )
     return [*table(["model", "text", "window", *samplers], rows), "", *paragraph(about)]
@@ -222,8 +222,8 @@ def _shares(data: dict[str, Any]) -> str:
     """Return the worst ratio for each window."""
     shares = ", ".join(f"{one['claim'].split(':')[0]}: {one['found']:.0%}" for one in data["claims"])
     return (
-        f"The slowest preset takes this share of DRY's time, in the worst of {len(data['speed'])} cases, half of them with only the "
-        f"40 candidates that top-k leaves: {shares}."
+        f"The slowest preset takes this share of DRY's time, in the worst of {len(data['speed'])} cases, half of them with "
+        f"only the 40 candidates that top-k leaves: {shares}."
     )
 
 
@@ -231,8 +231,8 @@ def llama_server(data: dict[str, Any]) -> list[str]:
     """In short: the claims, and when they last held."""
     first = next(iter(data["checks"].values()))
     return paragraph(
-        f"{_shares(data)} {first['requests']} requests with {first['tokens']:,} tokens gave the reference's tokens. Last passed on "
-        f"{data['machine']['date']} (`make test-llama-server`); the tables are in `integrations/llama_cpp/README.md`."
+        f"{_shares(data)} {first['requests']} requests with {first['tokens']:,} tokens gave the reference's tokens. Last "
+        f"passed on {data['machine']['date']} (`make test-llama-server`); the tables are in `integrations/llama_cpp/README.md`."
     )
 
 

@@ -1,5 +1,6 @@
 """The sampler for llama.cpp has the fields, bounds, defaults and presets of `LZPenaltyConfig`; nothing is built here."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -139,3 +140,33 @@ def test_the_benchmark_has_the_preset():
 def test_a_checkout_at_another_commit_is_refused(tmp_path):
     with pytest.raises(LZPenaltyError, match=f"must be at {build.COMMIT}"):
         build.export(tmp_path, tmp_path)
+
+
+def test_a_checkout_at_the_commit_is_exported(tmp_path, monkeypatch):
+    checkout, out = tmp_path / "checkout", tmp_path / "out"
+    checkout.mkdir()
+    out.mkdir()
+    (checkout / "a.cpp").write_text("committed")
+    name = ["-c", "user.name=a", "-c", "user.email=a@b.example"]
+    for command in (["init", "--quiet"], ["add", "."], [*name, "commit", "--quiet", "--message", "a"]):
+        subprocess.run(["git", "-C", checkout, *command], check=True)
+    head = subprocess.run(["git", "-C", checkout, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    (checkout / "a.cpp").write_text("changed")
+    monkeypatch.setattr(build, "COMMIT", head.stdout[:9])
+    build.export(checkout, out)
+    assert [path.name for path in out.iterdir()] == ["a.cpp"]
+    assert (out / "a.cpp").read_text() == "committed"
+
+
+def test_equal_files_are_left_alone(tmp_path):
+    fresh, kept = tmp_path / "fresh", tmp_path / "kept"
+    for folder, changed in ((fresh, "new"), (kept, "old")):
+        (folder / "sub").mkdir(parents=True)
+        (folder / "equal").write_text("equal")
+        (folder / "sub" / "changed").write_text(changed)
+    (kept / "gone").write_text("")
+    os.utime(kept / "equal", (1, 1))
+    build.update(fresh, kept)
+    assert (kept / "equal").stat().st_mtime == 1
+    assert (kept / "sub" / "changed").read_text() == "new"
+    assert not (kept / "gone").exists()
