@@ -82,7 +82,7 @@ def counted(outputs: list[list[int]], **more: int) -> dict[str, int]:
 def with_defaults(model_file: Path, model: Any, requests: list[Request], special: tuple[int, ...]) -> dict[str, int]:
     """Check a server whose command line has a default: it applies, can be refined, replaced and switched off."""
     default = LZPenaltyConfig.guarded(strength=0.5, gate_low=0.0, gate_high=0.6, gate_window=16, include_prompt=True)
-    asked = (
+    asked: tuple[tuple[dict[str, Any], LZPenaltyConfig | None], ...] = (
         ({}, default),
         ({"lz_penalty": 0}, None),
         ({"lz_window_size": 40}, replace(default, window_size=40)),
@@ -165,7 +165,7 @@ def refused_options(model_file: Path) -> int:
     """Check that a bad option of the command line ends the start with an error; returns how many were tried."""
     tried = (["--lz-penalty", "101"], ["--lz-preset", "gaurded"], ["--lz-window-size", "9"], ["--lz-gate-low", "x"])
     for options in tried:
-        command = [BIN / "llama-server", "-m", model_file, "--port", "1", *options]
+        command = [str(BIN / "llama-server"), "-m", str(model_file), "--port", "1", *options]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 1, (options, done.returncode)
         assert options[0][2:].replace("-", "_") in done.stdout + done.stderr, options
@@ -192,9 +192,22 @@ def completion_program(model_file: Path, tokenizer: Any, truth: Any) -> dict[str
 
 def run_program(name: str, model: Path, prompt: str, new: int, config: LZPenaltyConfig, *options: str) -> str:
     """Return what a program prints for a prompt, decoded greedily."""
-    given = ["-m", model, "-p", prompt, "-n", str(new), "--temp", "0", *EXACT, *QUIET, *options, *options_of(config)]
+    given = [
+        "-m",
+        str(model),
+        "-p",
+        prompt,
+        "-n",
+        str(new),
+        "--temp",
+        "0",
+        *EXACT,
+        *QUIET,
+        *options,
+        *options_of(config),
+    ]
     done = subprocess.run(
-        [BIN / name, *given], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=True
+        [str(BIN / name), *given], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=True
     )
     return done.stdout
 
