@@ -195,6 +195,70 @@ def llama_cpp(data: dict[str, Any]) -> list[str]:
     ]
 
 
+# ---------------------------------------------------------------- llama.cpp's own server
+
+
+def llama_server_checks(data: dict[str, Any]) -> list[str]:
+    """What was compared with the reference in llama.cpp's own programs, and when."""
+    names = {
+        "partly_open": "tokens with a gate open in part",
+        "near_ties": "near-ties",
+        "llama_cli": "tokens in `llama-cli`",
+    }
+    rows = [
+        [name, ", ".join(f"{number:,} {names.get(kind, kind)}" for kind, number in found.items())]
+        for name, found in data["checks"].items()
+    ]
+    about = (
+        f"Last passed on {data['machine']['date']}: llama.cpp {data['machine']['llama.cpp']} (llama-cpp-python "
+        f"{data['machine']['llama-cpp-python']}), on the CPU, greedy. Every token was the reference's choice, or less than "
+        "0.001 below it; on the chat model, sequences may part at a margin below 0.01. `make test-llama-server`."
+    )
+    return [*table(["check", "found"], rows), "", *paragraph(about)]
+
+
+def llama_server_speed(data: dict[str, Any], models: slice = slice(None)) -> list[str]:
+    """The time per token of DRY and of our sampler, over all candidates."""
+    samplers = list(data["speed"][0]["us"])
+    shown = list(dict.fromkeys(row["model"] for row in data["speed"]))[models]
+    rows = [
+        [row["model"], row["text"], f"{row['window']:,}", *(f"{row['us'][name]:.1f}" for name in samplers)]
+        for row in data["speed"]
+        if row["candidates"] == "all" and row["model"] in shown
+    ]
+    about = (
+        "Microseconds per token to apply the sampler to all tokens of the vocabulary and to accept one: the mean of "
+        f"{data['rounds']} tokens, without the slowest tenth, after a text that fills the window; the samplers take turns. "
+        "Pages: the documentation of this project. DRY has its recommended settings and default breakers; right after a "
+        f"breaker it does nothing. {_shares(data)} {machine(data, ('llama.cpp',))}, load {data['machine']['load']} on "
+        f"{data['machine']['cores']} cores, {data['machine']['date']}: only the ratios are meaningful."
+    )
+    return [*table(["model", "text", "window", *samplers], rows), "", *paragraph(about)]
+
+
+def llama_server_speed_in_short(data: dict[str, Any]) -> list[str]:
+    """Only the model with the largest vocabulary."""
+    return llama_server_speed(data, slice(-1, None))
+
+
+def _shares(data: dict[str, Any]) -> str:
+    """Return the worst ratio for each window."""
+    shares = ", ".join(f"{one['claim'].split(':')[0]}: {one['found']:.0%}" for one in data["claims"])
+    return (
+        f"The slowest preset takes this share of DRY's time, in the worst of {len(data['speed'])} cases, half of them with "
+        f"only the 40 candidates that top-k leaves: {shares}."
+    )
+
+
+def llama_server(data: dict[str, Any]) -> list[str]:
+    """In short: the claims, and when they last held."""
+    first = next(iter(data["checks"].values()))
+    return paragraph(
+        f"{_shares(data)} {first['requests']} requests with {first['tokens']:,} tokens gave the reference's tokens. Last "
+        f"passed on {data['machine']['date']} (`make test-llama-server`); the tables are in `integrations/llama_cpp/README.md`."
+    )
+
+
 # ---------------------------------------------------------------- the matrix
 
 

@@ -11,8 +11,10 @@ from importlib.util import find_spec
 import pytest
 import typer.main
 
+from integrations.llama_cpp.build import TARGETS as TARGETS_OF_LLAMA_CPP
 from lz_penalty import LZPenaltyConfig
 from lz_penalty.cli import app
+from lz_penalty.config import REQUEST_FIELDS
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.evaluation.study.sweep import read_sweep
 from lz_penalty.policy import settings_from_request
@@ -47,6 +49,10 @@ def check_command(words: list[str], folder) -> None:
             assert set(extras.split(",")) <= EXTRAS
     elif program == "curl":
         check_request(json.loads(arguments[arguments.index("-d") + 1]))
+    elif program.startswith("build/llama.cpp/out/bin/"):
+        assert program.rpartition("/")[2] in TARGETS_OF_LLAMA_CPP
+        given = {name[2:].replace("-", "_") for name in arguments if name.startswith("--lz-")}
+        assert given <= REQUEST_FIELDS.keys()
     else:
         assert program in OTHERS, f"{program}: not a command that the pages use elsewhere"
         for argument in arguments:
@@ -105,6 +111,8 @@ def test_shell(block, tmp_path, monkeypatch):
         "python -m lz_penalty.gone",
         """curl localhost -d '{"vllm_xargs": {"lz_presett": "guarded"}}'""",
         """export LZ_PENALTY_SERVER='{"defualt": {}}'""",
+        "build/llama.cpp/out/bin/llama-server --lz-presett guarded",
+        "build/llama.cpp/out/bin/llama-srver",
         "lz_penalty doctor",
     ],
 )

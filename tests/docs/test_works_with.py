@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from integrations.llama_cpp.build import COMMIT
 from tests.support import ROOT
 
 PAGE = (ROOT / "docs" / "works-with.md").read_text(encoding="utf-8")
@@ -40,9 +41,19 @@ def test_the_version_is_the_one_that_is_tested(row):
 
 @pytest.mark.parametrize("row", SHIPPED, ids=lambda row: row[0])
 def test_a_test_proves_the_row(row):
-    named = re.findall(r"`(tests/[\w/.]+)`", row[-1])
-    assert named or row[-1] == "as its folder says"
+    named = re.findall(r"`((?:tests|integrations)/[\w/.]+)`", row[-1])
+    assert named
     assert all((ROOT / path).is_file() for path in named)
+
+
+def test_the_readme_names_the_same_versions():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = re.search(r"^\| engine \|.*?\n(?!\|)", readme, re.MULTILINE | re.DOTALL)
+    assert table
+    versions = {line.split("|")[2].strip() for line in table[0].splitlines()[2:]}
+    assert versions == {row[1] for row in SHIPPED if re.split(r"[ ,]", row[0])[0] in set(PINNED) - {"LiteLLM"}} | {
+        COMMIT
+    }
 
 
 def test_every_engine_is_in_the_table():

@@ -98,7 +98,7 @@ def test_a_bad_field_is_status_400_with_our_message(in_front_of_vllm, name):
 def transformers_server():
     command = ["lz_penalty.engines.transformers", "serve", "--device", "cpu", "--dtype", "float32"]
     env = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
-    with serving(command, env, interpreter(".venv")) as address:
+    with serving(command, env, (str(interpreter(".venv")), "-m")) as address:
         yield address
 
 

@@ -30,6 +30,7 @@ def check_wheel(wheel: Path, from_tree: Path) -> None:
     for name in (
         "py.typed",
         "native/lz_penalty.h",
+        "native/lz_penalty_stream.h",
         "evaluation/study/sweeps/paper.toml",
         "bundled_model/model/model.safetensors",
     ):

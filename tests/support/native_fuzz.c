@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "lz_penalty.h"
+#include "lz_penalty_stream.h"
 
 static uint64_t state;
 static long partly_open; /* gates, for contexts that were checked */
@@ -199,6 +199,50 @@ static int right(float was, float now, double strength, double bits)
     return isfinite(now) && fabs(now - want) <= 2.4e-7 * fmax(fabs(was), fabs(want)) + slack;
 }
 
+/* ---- a stream: exactly the values of a context, whatever was accepted, forgotten and copied before */
+
+static void smallest(const lz_penalty *penalty, int32_t count, float *values, int32_t vocab)
+{
+    int32_t i;
+    for (i = 0; i < vocab; i++) values[i] = 1;
+    for (i = 0; i < count; i++)
+        if (penalty->values[i] < values[penalty->ids[i]]) values[penalty->ids[i]] = penalty->values[i];
+}
+
+static void run_stream(long number, const lz_penalty_settings *s, lz_penalty *penalty, int32_t vocab, int32_t *tokens, int32_t n)
+{
+    const size_t size = lz_penalty_stream_size(s), width = sizeof(float) * (size_t)vocab;
+    void *memory[2] = {malloc(size), malloc(size)};
+    float *got = malloc(width), *want = malloc(width);
+    lz_penalty_stream *streams[2] = {NULL, NULL};
+    int32_t begin = 0, i, often = below(3) ? 1 : between(2, 50), now = 0;
+
+    for (i = 0; i < 2; i++) {
+        if (!lz_penalty_stream_init(memory[i], size - 1, s, &streams[i])) fail(number, "too little memory was accepted");
+        if (lz_penalty_stream_init(memory[i], size, s, &streams[i])) fail(number, "good settings were refused");
+    }
+    if (lz_penalty_stream_candidates(streams[0], vocab)) fail(number, "candidates without a token");
+    if (!below(20)) streams[0]->position = INT32_MAX - below(200); /* as after two thousand million tokens */
+    for (i = 0; i < n; i++) {
+        lz_penalty_stream_accept(streams[now], tokens[i]);
+        if (below(often)) continue;
+        smallest(penalty, lz_penalty_candidates(penalty, vocab, tokens + begin, (size_t)(i + 1 - begin)), want, vocab);
+        smallest(streams[now]->penalty, lz_penalty_stream_candidates(streams[now], vocab), got, vocab);
+        if (memcmp(got, want, width)) fail(number, "a stream is not equal to a context");
+        if (!below(100)) {
+            lz_penalty_stream_reset(streams[now]);
+            begin = i + 1;
+        } else if (!below(50)) {
+            lz_penalty_stream_copy(streams[now], streams[!now]);
+            now = !now;
+        }
+    }
+    free(memory[0]);
+    free(memory[1]);
+    free(got);
+    free(want);
+}
+
 /* ---- one case */
 
 static void run_case(long number)
@@ -239,6 +283,7 @@ static void run_case(long number)
             }
             before[at] = logits[at];
         }
+        if (!below(4)) run_stream(number, &s, penalty, vocab, tokens, n);
         free(memory);
     }
     if (memcmp(before, logits, sizeof(float) * width)) fail(number, "memory between the logits was written");

@@ -43,12 +43,14 @@ def run_task(
 
 
 @contextlib.contextmanager
-def serving(command: list[str], env: dict[str, str], python: Path | str = sys.executable) -> Iterator[str]:
-    """Start a server with `PYTHON -m COMMAND --port ...`; yield its address."""
+def serving(
+    command: list[str], env: dict[str, str], launcher: tuple[str, ...] = (sys.executable, "-m")
+) -> Iterator[str]:
+    """Start a server with `python -m COMMAND --port ...`, or with another launcher; yield its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [str(python), "-m", *command, "--host", "127.0.0.1", "--port", str(port)]
+    command = [*launcher, *command, "--host", "127.0.0.1", "--port", str(port)]
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(command, env=os.environ | env, stdout=log, stderr=log)
         try:

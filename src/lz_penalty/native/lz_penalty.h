@@ -12,8 +12,7 @@
  * frees the memory and nothing else. The settings bound its size, below 2 MiB at the largest allowed. One context serves
  * one thread at a time. The time is linear in window, loop window and gate window, whatever the vocabulary.
  *
- * Define LZ_PENALTY_API before you include this header to give the functions another linkage than `static inline`.
- */
+ * Define LZ_PENALTY_API before you include this header to give the functions another linkage than `static inline`. */
 #ifndef LZ_PENALTY_H
 #define LZ_PENALTY_H
 
@@ -27,28 +26,16 @@
 #define LZ_PENALTY_API static inline
 #endif
 
-enum { LZ_PENALTY_PAPER = 0, LZ_PENALTY_SGLANG = 1 };                    /* formula */
-enum { LZ_PENALTY_BEFORE_BUFFER = 0, LZ_PENALTY_ADJACENT = 1 };          /* lookback */
+enum { LZ_PENALTY_PAPER = 0, LZ_PENALTY_SGLANG = 1 };           /* formula */
+enum { LZ_PENALTY_BEFORE_BUFFER = 0, LZ_PENALTY_ADJACENT = 1 }; /* lookback */
 enum { LZ_PENALTY_MAX_WINDOW = 65536, LZ_PENALTY_MAX_BUFFER = 4096, LZ_PENALTY_MAX_EXEMPT = 2047 };
 enum { LZ_PENALTY_MIN_GATE_WINDOW = 4, LZ_PENALTY_MAX_GATE_WINDOW = 4096 };
 
-enum {
-    LZ_PENALTY_OK = 0,
-    LZ_PENALTY_BAD_POINTER,
-    LZ_PENALTY_BAD_STRENGTH,
-    LZ_PENALTY_BAD_ESCALATION,
-    LZ_PENALTY_BAD_FORMULA,
-    LZ_PENALTY_BAD_LOOKBACK,
-    LZ_PENALTY_BAD_WINDOW,
-    LZ_PENALTY_BAD_BUFFER,
-    LZ_PENALTY_BAD_MIN_MATCH,
-    LZ_PENALTY_BAD_LOOP_WINDOW,
-    LZ_PENALTY_BAD_GATE,
-    LZ_PENALTY_BAD_EXEMPT,
-    LZ_PENALTY_BAD_MEMORY,
-    LZ_PENALTY_BAD_VOCAB,
-    LZ_PENALTY_BAD_STRIDE
-};
+enum { /* errors; lz_penalty_error has their texts */
+    LZ_PENALTY_OK = 0, LZ_PENALTY_BAD_POINTER, LZ_PENALTY_BAD_STRENGTH, LZ_PENALTY_BAD_ESCALATION, LZ_PENALTY_BAD_FORMULA,
+    LZ_PENALTY_BAD_LOOKBACK, LZ_PENALTY_BAD_WINDOW, LZ_PENALTY_BAD_BUFFER, LZ_PENALTY_BAD_MIN_MATCH,
+    LZ_PENALTY_BAD_LOOP_WINDOW, LZ_PENALTY_BAD_GATE, LZ_PENALTY_BAD_EXEMPT, LZ_PENALTY_BAD_MEMORY, LZ_PENALTY_BAD_VOCAB,
+    LZ_PENALTY_BAD_STRIDE };
 
 typedef struct {
     double strength;             /* logits per bit; 0 to 100 */
@@ -79,16 +66,10 @@ typedef struct {
     uint64_t multiplier; /* of the hash; it differs, so that nobody can prepare a text in which many n-grams collide */
 } lz_penalty;
 
-/* Return the paper's settings. */
+/* Return the paper's settings: strength 0.15, window 512, buffer 32, match of 1 token, loop window 4,096. */
 LZ_PENALTY_API lz_penalty_settings lz_penalty_defaults(void)
 {
-    lz_penalty_settings s;
-    memset(&s, 0, sizeof s);
-    s.strength = 0.15;
-    s.window_size = 512;
-    s.buffer_size = 32;
-    s.min_match_length = 1;
-    s.loop_window = 4096;
+    const lz_penalty_settings s = {0.15, 0, 0, 0, LZ_PENALTY_PAPER, LZ_PENALTY_BEFORE_BUFFER, 512, 32, 1, 4096, 0, NULL, 0};
     return s;
 }
 
@@ -111,10 +92,8 @@ LZ_PENALTY_API int lz_penalty_check(const lz_penalty_settings *s)
         if (!(0 <= s->gate_low && s->gate_low < s->gate_high && s->gate_high <= 1)) return LZ_PENALTY_BAD_GATE;
         if (!s->min_match_length) return LZ_PENALTY_BAD_GATE;
     }
-    if (s->formula == LZ_PENALTY_SGLANG) {
-        if (s->lookback != LZ_PENALTY_ADJACENT) return LZ_PENALTY_BAD_LOOKBACK;
-        if (s->min_match_length != 1) return LZ_PENALTY_BAD_MIN_MATCH;
-    }
+    if (s->formula == LZ_PENALTY_SGLANG && s->lookback != LZ_PENALTY_ADJACENT) return LZ_PENALTY_BAD_LOOKBACK;
+    if (s->formula == LZ_PENALTY_SGLANG && s->min_match_length != 1) return LZ_PENALTY_BAD_MIN_MATCH;
     if (s->exempt_count < 0 || s->exempt_count > LZ_PENALTY_MAX_EXEMPT) return LZ_PENALTY_BAD_EXEMPT;
     if (s->exempt_count && !s->exempt_ids) return LZ_PENALTY_BAD_EXEMPT;
     for (i = 0; i < s->exempt_count; i++)
@@ -126,14 +105,12 @@ LZ_PENALTY_API int lz_penalty_check(const lz_penalty_settings *s)
 LZ_PENALTY_API const char *lz_penalty_error(int code)
 {
     static const char *const texts[] = {
-        "no error",
-        "a pointer is NULL",
+        "no error", "a pointer is NULL",
         "strength must be a number from 0 to 100",
         "escalation must be a number from 0 to 100",
         "formula must be LZ_PENALTY_PAPER or LZ_PENALTY_SGLANG",
         "lookback must be LZ_PENALTY_BEFORE_BUFFER or LZ_PENALTY_ADJACENT, and the latter with LZ_PENALTY_SGLANG",
-        "window_size must be from 1 to 65536",
-        "buffer_size must be from 1 to 4096",
+        "window_size must be from 1 to 65536", "buffer_size must be from 1 to 4096",
         "min_match_length must be from 0 (none) to buffer_size + 1, and 1 with LZ_PENALTY_SGLANG",
         "loop_window must be from 1 to 65536",
         "a gate needs gate_window from 4 to 4096, 0 <= gate_low < gate_high <= 1 and min_match_length > 0",
@@ -154,7 +131,7 @@ static inline void lz_penalty__sizes(
 {
     int32_t seen = s->window_size + (s->lookback == LZ_PENALTY_BEFORE_BUFFER ? s->buffer_size : 0);
     *run = (size_t)lz_penalty__max(seen, s->loop_window / 3 + 1);
-    *ids = (size_t)s->window_size + 1;
+    *ids = (size_t)s->window_size + 2; /* a token that extends a match may come twice, and the loop's token */
     *logs = (size_t)lz_penalty__max(s->window_size, s->buffer_size) + 2;
     *older = s->gate_window ? (size_t)(s->gate_window + s->window_size + s->buffer_size) : 0;
     *heads = s->gate_window ? 1 : 0;
@@ -204,10 +181,10 @@ static inline int32_t lz_penalty__at(const int32_t *end, int32_t back) { return 
 
 static inline int lz_penalty__exempt(const lz_penalty *p, int32_t token)
 {
-    int32_t low = 0, high = p->settings.exempt_count;
+    int32_t low = 0, high = p->settings.exempt_count, middle;
     if (!(p->exempt_mask >> (token & 63) & 1)) return 0;
     while (low < high) {
-        int32_t middle = low + (high - low) / 2;
+        middle = low + (high - low) / 2;
         if (p->exempt_ids[middle] < token) low = middle + 1;
         else high = middle;
     }
@@ -285,7 +262,14 @@ static inline double lz_penalty__copy_share(lz_penalty *p, const int32_t *end, i
     return (double)copied / recent;
 }
 
-/* Return which part of every codelength is charged, from 0 to 1. `run` holds the trailing runs of the periods below
+/* Return which part of every codelength is charged at this copy share, from 0 to 1. */
+static inline double lz_penalty__opening(const lz_penalty_settings *s, double share)
+{
+    const double opening = (share - s->gate_low) / (s->gate_high - s->gate_low);
+    return opening < 0 ? 0 : opening > 1 ? 1 : opening;
+}
+
+/* Return which part is charged. `run` holds the trailing runs of the periods below
  * `stop`: in a loop, one run contains nearly all recent tokens, and the gate is open whatever the rest. */
 static inline double lz_penalty__gate_opening(lz_penalty *p, const int32_t *end, size_t n_tokens, int32_t stop)
 {
@@ -293,14 +277,56 @@ static inline double lz_penalty__gate_opening(lz_penalty *p, const int32_t *end,
     const int32_t size = lz_penalty__max(2, s->min_match_length), seen = s->gate_window + s->window_size + size - 1;
     const int32_t n = n_tokens < (size_t)seen ? (int32_t)n_tokens : seen, recent = lz_penalty__min(n, s->gate_window);
     int32_t longest = 0, d;
-    double share, opening;
+    double share;
     if (2 * n < s->gate_window) return 0;
     stop = lz_penalty__min(stop, s->window_size + 1);
     for (d = 1; d < stop; d++) longest = lz_penalty__max(longest, p->run[d]);
     share = (double)lz_penalty__min(recent, longest - size + 1) / recent;
     if (share < s->gate_high) share = lz_penalty__copy_share(p, end, n, recent, size);
-    opening = (share - s->gate_low) / (s->gate_high - s->gate_low);
-    return opening < 0 ? 0 : opening > 1 ? 1 : opening;
+    return lz_penalty__opening(s, share);
+}
+
+typedef struct { /* what all candidates of one step share */
+    double literal, opening, further; /* bits of a literal, charged part of a codelength, further bits against the loop */
+    int32_t vocab_size, longest, loop_token, count;
+    int extended; /* whether the longest match makes its extensions cheaper */
+} lz_penalty__step;
+
+/* Add the token at distance `e` of the window, which extends a match of length `match`, unless it changes nothing. */
+static inline void lz_penalty__add(lz_penalty *p, lz_penalty__step *step, int32_t token, int32_t e, int32_t match)
+{
+    const lz_penalty_settings *s = &p->settings;
+    const int before = s->lookback == LZ_PENALTY_BEFORE_BUFFER;
+    double value;
+    if (token < 0 || token >= step->vocab_size) return;
+    if (s->formula != LZ_PENALTY_PAPER) value = ((double)p->log2[e + 1] + (double)p->log2[match + 1]) / (match + 1);
+    else if (step->extended && match == step->longest && (!before || e >= 2)) {
+        const int32_t l = step->longest;
+        value = before ? log2(1 + (e - 1) / (l * ((double)e + l))) - 1 : log2((l + 1.0) / l) - 1;
+    } else if (s->min_match_length == 1) value = p->log2[e];
+    else return;
+    if (lz_penalty__exempt(p, token)) return;
+    /* the table's logarithms are floats */
+    value = value < (double)(float)step->literal ? step->opening * (value - step->literal) : 0;
+    p->ids[step->count] = token;
+    p->values[step->count++] = (float)(token == step->loop_token ? value - step->further : value);
+}
+
+/* Add the token that would continue the loop, which may be outside the window. */
+static inline void lz_penalty__add_loop(lz_penalty *p, lz_penalty__step *step)
+{
+    const int32_t token = step->loop_token;
+    if (token < 0 || token >= step->vocab_size || lz_penalty__exempt(p, token)) return;
+    p->ids[step->count] = token;
+    p->values[step->count++] = (float)-step->further;
+}
+
+static inline lz_penalty__step lz_penalty__begin(
+    const lz_penalty *p, int32_t vocab_size, const int32_t *end, int32_t period, int32_t loop_run)
+{
+    lz_penalty__step step = {log2((double)vocab_size), 1, 0, vocab_size, 0, period ? end[-period] : -1, 0, 0};
+    if (period) step.further = p->settings.escalation * (step.literal + 1) * ((double)loop_run / period - 1);
+    return step;
 }
 
 /* Fill `ids` and `values` (bits relative to a literal, without `strength`) and return how many there are.
@@ -308,56 +334,33 @@ static inline double lz_penalty__gate_opening(lz_penalty *p, const int32_t *end,
 LZ_PENALTY_API int32_t lz_penalty_candidates(lz_penalty *p, int32_t vocab_size, const int32_t *tokens, size_t n_tokens)
 {
     const lz_penalty_settings *s = &p->settings;
-    const int coded = s->min_match_length > 0, paper = s->formula == LZ_PENALTY_PAPER;
-    const int before = s->lookback == LZ_PENALTY_BEFORE_BUFFER;
-    const int32_t offset = before ? s->buffer_size : 0, seen = coded ? offset + s->window_size : 0;
+    const int paper = s->formula == LZ_PENALTY_PAPER;
+    const int32_t offset = s->lookback == LZ_PENALTY_BEFORE_BUFFER ? s->buffer_size : 0;
+    const int32_t seen = s->min_match_length > 0 ? offset + s->window_size : 0;
     int32_t recent = n_tokens < (size_t)seen ? (int32_t)n_tokens : seen;
-    int32_t looped = s->escalation > 0 ? s->loop_window : 0;
-    int32_t longest = 0, loop_run, loop_period, loop_token = -1, count = 0, candidates, extended, e;
-    const double literal = log2((double)vocab_size);
-    double further = 0, opening = 1;
+    int32_t looped = s->escalation > 0 ? s->loop_window : 0, loop_run, loop_period, candidates, e;
     const int32_t *end = tokens + n_tokens;
+    lz_penalty__step step;
 
     if (n_tokens < (size_t)looped) looped = (int32_t)n_tokens;
     if (!recent && !looped) return 0;
     loop_period = lz_penalty__runs(end, recent, looped, p->run, &loop_run);
-    if (loop_period) {
-        loop_token = lz_penalty__at(end, loop_period - 1);
-        further = s->escalation * (literal + 1) * ((double)loop_run / loop_period - 1);
-    }
-    if (s->gate_window) {
-        opening = lz_penalty__gate_opening(p, end, n_tokens, recent);
-        if (opening == 0) recent = 0; /* the codelength considers nothing */
-    }
+    step = lz_penalty__begin(p, vocab_size, end, loop_period, loop_run);
+    if (s->gate_window) step.opening = lz_penalty__gate_opening(p, end, n_tokens, recent);
+    if (step.opening == 0) recent = 0; /* the codelength considers nothing */
     for (e = lz_penalty__max(offset, 1); e < recent; e++) { /* a match is a run inside the window */
         p->run[e] = lz_penalty__min(p->run[e], lz_penalty__min(s->buffer_size, recent - e));
-        longest = lz_penalty__max(longest, p->run[e]);
+        step.longest = lz_penalty__max(step.longest, p->run[e]);
     }
-    extended = longest >= 1 && longest + 1 >= s->min_match_length;
-    if (paper && s->min_match_length != 1 && !extended) candidates = 0;
+    step.extended = step.longest >= 1 && step.longest + 1 >= s->min_match_length;
+    if (paper && s->min_match_length != 1 && !step.extended) candidates = 0;
     else candidates = recent - offset - (paper ? 0 : s->buffer_size);
-
     for (e = 1; e <= candidates; e++) {
-        const int32_t source = offset + e, match = source < recent ? p->run[source] : 0;
-        const int32_t token = lz_penalty__at(end, source - 1);
-        double value;
-        if (token < 0 || token >= vocab_size) continue;
-        if (!paper) value = ((double)p->log2[e + 1] + (double)p->log2[match + 1]) / (match + 1);
-        else if (extended && match == longest && (!before || e >= 2)) {
-            const double d = (double)e + longest;
-            value = before ? log2(1 + (e - 1) / (longest * d)) - 1 : log2((longest + 1.0) / longest) - 1;
-        } else if (s->min_match_length == 1) value = p->log2[e];
-        else continue;
-        if (lz_penalty__exempt(p, token)) continue;
-        value = value < (double)(float)literal ? opening * (value - literal) : 0; /* the table's logarithms are floats */
-        p->ids[count] = token;
-        p->values[count++] = (float)(token == loop_token ? value - further : value);
+        const int32_t source = offset + e;
+        lz_penalty__add(p, &step, lz_penalty__at(end, source - 1), e, source < recent ? p->run[source] : 0);
     }
-    if (loop_token >= 0 && loop_token < vocab_size && !lz_penalty__exempt(p, loop_token)) {
-        p->ids[count] = loop_token;
-        p->values[count++] = (float)-further;
-    }
-    return count;
+    lz_penalty__add_loop(p, &step);
+    return step.count;
 }
 
 /* Return `logit + change`. A finite logit stays finite; -inf and NaN stay as they are. */

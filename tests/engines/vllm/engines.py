@@ -59,4 +59,4 @@ def serve(
     command = ["vllm.entrypoints.openai.api_server", "--model", str(bundled_model.path())]
     command += ["--served-model-name", "bundled", "--dtype", "float32", "--enforce-eager"]
     command += ["--logits-processors", PROCESSOR, *options]
-    return serving(command, _ENVIRONMENT | (env or {}), python)
+    return serving(command, _ENVIRONMENT | (env or {}), (str(python), "-m"))
