@@ -139,11 +139,11 @@ bench-llama-cpp: $(LLAMA)/.installed  ## what the penalty costs in llama.cpp
 	$(LLAMA)/bin/python -m benchmarks.llama_cpp_engine --out benchmarks/results/llama_cpp.json
 
 # llama.cpp's own programs with our sampler; needs CMake and a compiler. SOURCE: a git checkout of llama.cpp.
-build-llama-server: $(LLAMA)/.installed  ## llama-server and llama-cli with the sampler lz: up to 40 minutes
+build-llama-server: $(LLAMA)/.installed  ## llama-server and llama-cli with the sampler lz: 15 minutes on two cores
 	$(LLAMA)/bin/python -m integrations.llama_cpp.build $(if $(SOURCE),--source $(SOURCE))
 
 # CHAT_MODEL: a GGUF file, such as SmolLM2-135M-Instruct, for the checks that need a chat model.
-test-llama-server: build-llama-server  ## their tokens next to the reference's, their speed next to DRY's: 15 minutes
+test-llama-server: build-llama-server  ## their tokens next to the reference's, their speed next to DRY's
 	$(LLAMA)/bin/python -m integrations.llama_cpp.compare $(if $(CHAT_MODEL),--chat-model $(CHAT_MODEL))
 
 # Includes vLLM and SGLang if `make test-vllm` and `make test-sglang` have installed them.

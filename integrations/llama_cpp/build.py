@@ -3,7 +3,7 @@
 The source is the llama.cpp that llama-cpp-python's source package contains, at the version that requirements/llama-cpp.txt
 pins. pip downloads it. `--source` takes a git checkout of llama.cpp instead, at the same commit. The patch, our C headers
 and `lz.h`, `lz.cpp` are added to a copy in build/llama.cpp/source, so the checkout stays as it is. CMake builds
-`llama-server`, `llama-cli` and `llama-completion` into build/llama.cpp/out/bin, in 15 to 40 minutes on two cores; later
+`llama-server`, `llama-cli` and `llama-completion` into build/llama.cpp/out/bin, in about 15 minutes on two cores; later
 builds compile only what changed.
 """
 
