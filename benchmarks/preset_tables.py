@@ -328,12 +328,20 @@ def about_in_short(data: dict[str, Any]) -> list[str]:
     none = data["settings"]["none"]
     count = none["smollm2"][INSTRUCTIONS]["answers"]
     chat, readers = (", ".join(MODELS[model] for model in models) for models in (CHAT_MODELS, READERS))
+    gemma = {
+        name: found["gemma"][INSTRUCTIONS]["near_loops"]
+        for name, (_, found) in zip(("none", "guarded"), _named(data, ["none", "guarded"]))
+    }
     points = [
         f"**Near-loops**: in these answers, less than half of the sequences of four tokens are different. {count} everyday "
         f"instructions, greedy, at most 2,048 tokens. Mean of {chat}.",
         "**Lost**: tokens that greedy decoding predicts correctly without the penalty and wrongly with it. "
         f"Mean of {readers}.",
-        f"**GSM8K**: {none['qwen15'][GSM8K]['answers']:,} test problems, Qwen-1.5B, greedy, at most 1,024 tokens.",
+        f"**GSM8K**: {none['qwen15'][GSM8K]['answers']:,} test problems, Qwen-1.5B, greedy, at most 1,024 tokens. It has not "
+        "been measured with guarded yet.",
+        "**Models**: all weights are quantised to about 4 bits, and those of TinyLlama to 2 bits. Qwen is Qwen2.5-Coder. "
+        f"Gemma is a base model, so its near-loops are not in the mean: none {gemma['none']:.1%}, guarded "
+        f"{gemma['guarded']:.1%}.",
         f"**Machine**: {_machine(data)}. {_remark(data)}".strip(),
     ]
     return bullets(points)
@@ -357,10 +365,10 @@ def _machine(data: dict[str, Any]) -> str:
 
 def _remark(data: dict[str, Any]) -> str:
     """Return which measurements were made on a CPU."""
-    on_cpu = {plan["model"] for plan in data["plans"] if plan["machine"].get("gpu") == "none"}
+    on_cpu = {plan["machine"].get("vllm") for plan in data["plans"] if plan["machine"].get("gpu") == "none"} - {None}
     if not on_cpu:
         return ""
     return (
-        "The answers of guarded were written on a CPU (SmolLM2 and Qwen-0.5B in float32, the others in bfloat16), all others "
-        "on an H200 in bfloat16."
+        f"But the answers of guarded were written on a CPU with vLLM {', '.join(sorted(on_cpu))} (SmolLM2 and Qwen-0.5B in "
+        "float32, the others in bfloat16)."
     )
