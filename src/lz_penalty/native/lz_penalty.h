@@ -191,15 +191,34 @@ static inline int lz_penalty__exempt(const lz_penalty *p, int32_t token)
     return low < p->settings.exempt_count && p->exempt_ids[low] == token;
 }
 
-/* Fill `run[d]` for the periods d below `recent` (the Z-function of the reversed context), and find the loop among the
- * last `looped` tokens: the period with the most copies, three at least, ties to the smallest; 0 if there is none.
+/* The loop at the end of the tokens: the period with the most copies, three at least, ties to the smallest. */
+typedef struct {
+    int32_t period;    /* 0 if there is no loop */
+    int32_t run;       /* the length of its trailing run */
+    int32_t ruled_out; /* no longer period up to this one needs a look */
+} lz_penalty__loop;
+
+/* Consider the trailing run of the period `d`, of `length` tokens. Periods must come in rising order.
  * A run that counts rules out every other period up to its own length (Fine and Wilf). */
-static inline int32_t lz_penalty__runs(const int32_t *end, int32_t recent, int32_t looped, int32_t *run, int32_t *loop_run)
+static inline void lz_penalty__consider(lz_penalty__loop *loop, int32_t d, int32_t length)
+{
+    if (length < 2 * d || d <= loop->ruled_out) return;
+    loop->ruled_out = length;
+    if (!loop->period || (int64_t)length * loop->period > (int64_t)loop->run * d) {
+        loop->period = d;
+        loop->run = length;
+    }
+}
+
+/* Fill `run[d]` for the periods d below `recent` (the Z-function of the reversed context), and return the loop among the
+ * last `looped` tokens. */
+static inline lz_penalty__loop lz_penalty__runs(const int32_t *end, int32_t recent, int32_t looped, int32_t *run)
 {
     int32_t n = lz_penalty__max(recent, looped), stop = lz_penalty__max(recent, looped / 3 + 1);
-    int32_t period = 0, longest = 0, ruled_out = 0, left = 0, right = 0, d;
+    int32_t left = 0, right = 0, d;
+    lz_penalty__loop loop = {0, 0, 0};
     for (d = 1; d < stop; d++) {
-        int32_t length = 0, inside;
+        int32_t length = 0;
         if (d < right) length = lz_penalty__min(right - d, run[d - left]);
         else if (lz_penalty__at(end, d) != end[-1]) { /* true for most of ordinary text */
             run[d] = 0;
@@ -211,18 +230,10 @@ static inline int32_t lz_penalty__runs(const int32_t *end, int32_t recent, int32
             left = d;
             right = d + length;
         }
-        inside = lz_penalty__min(length, looped - d);
-        if (inside >= 2 * d && d > ruled_out) {
-            ruled_out = inside;
-            if (!period || (int64_t)inside * period > (int64_t)longest * d) {
-                period = d;
-                longest = inside;
-            }
-        }
-        if (d >= recent && ruled_out >= looped / 3) break;
+        lz_penalty__consider(&loop, d, lz_penalty__min(length, looped - d));
+        if (d >= recent && loop.ruled_out >= looped / 3) break;
     }
-    *loop_run = longest;
-    return period;
+    return loop;
 }
 
 /* Return the copy share of `n` tokens: the share of the last `recent` ones that merely repeat, from n-grams of `size`
@@ -322,10 +333,10 @@ static inline void lz_penalty__add_loop(lz_penalty *p, lz_penalty__step *step)
 }
 
 static inline lz_penalty__step lz_penalty__begin(
-    const lz_penalty *p, int32_t vocab_size, const int32_t *end, int32_t period, int32_t loop_run)
+    const lz_penalty *p, int32_t vocab_size, const int32_t *end, lz_penalty__loop loop)
 {
-    lz_penalty__step step = {log2((double)vocab_size), 1, 0, vocab_size, 0, period ? end[-period] : -1, 0, 0};
-    if (period) step.further = p->settings.escalation * (step.literal + 1) * ((double)loop_run / period - 1);
+    lz_penalty__step step = {log2((double)vocab_size), 1, 0, vocab_size, 0, loop.period ? end[-loop.period] : -1, 0, 0};
+    if (loop.period) step.further = p->settings.escalation * (step.literal + 1) * ((double)loop.run / loop.period - 1);
     return step;
 }
 
@@ -338,14 +349,13 @@ LZ_PENALTY_API int32_t lz_penalty_candidates(lz_penalty *p, int32_t vocab_size, 
     const int32_t offset = s->lookback == LZ_PENALTY_BEFORE_BUFFER ? s->buffer_size : 0;
     const int32_t seen = s->min_match_length > 0 ? offset + s->window_size : 0;
     int32_t recent = n_tokens < (size_t)seen ? (int32_t)n_tokens : seen;
-    int32_t looped = s->escalation > 0 ? s->loop_window : 0, loop_run, loop_period, candidates, e;
+    int32_t looped = s->escalation > 0 ? s->loop_window : 0, candidates, e;
     const int32_t *end = tokens + n_tokens;
     lz_penalty__step step;
 
     if (n_tokens < (size_t)looped) looped = (int32_t)n_tokens;
     if (!recent && !looped) return 0;
-    loop_period = lz_penalty__runs(end, recent, looped, p->run, &loop_run);
-    step = lz_penalty__begin(p, vocab_size, end, loop_period, loop_run);
+    step = lz_penalty__begin(p, vocab_size, end, lz_penalty__runs(end, recent, looped, p->run));
     if (s->gate_window) step.opening = lz_penalty__gate_opening(p, end, n_tokens, recent);
     if (step.opening == 0) recent = 0; /* the codelength considers nothing */
     for (e = lz_penalty__max(offset, 1); e < recent; e++) { /* a match is a run inside the window */

@@ -235,18 +235,19 @@ static inline int32_t lz_penalty__continued(const lz_penalty_stream *t)
 
 /* As lz_penalty__runs, but only for the periods at which the newest token occurred: all other runs are 0. The periods that
  * are matches in the window, `offset` tokens away at least, are counted and put into `ids`, which is still free. */
-static inline int32_t lz_penalty__sparse_runs(
-    lz_penalty_stream *t, int32_t recent, int32_t looped, int32_t offset, int32_t *loop_run, int32_t *matches)
+static inline lz_penalty__loop lz_penalty__sparse_runs(
+    lz_penalty_stream *t, int32_t recent, int32_t looped, int32_t offset, int32_t *matches)
 {
     const int32_t n = lz_penalty__max(recent, looped), stop = lz_penalty__max(recent, looped / 3 + 1);
     const int32_t *end = t->tokens + t->n_tokens;
     const int32_t known = lz_penalty__continued(t), known_period = t->period;
-    int32_t *run = t->penalty->run, period = 0, longest = 0, ruled_out = 0, left = 0, right = 0, count = 0, other;
+    int32_t *run = t->penalty->run, left = 0, right = 0, count = 0, other;
+    lz_penalty__loop loop = {0, 0, 0};
     t->period = t->run = 0;
     t->run_end = t->position;
     for (other = lz_penalty__before(t, t->position, stop - 1); other;) {
         const int32_t d = t->position - other;
-        int32_t length = d < right ? lz_penalty__min(right - d, run[d - left]) : 1, inside;
+        int32_t length = d < right ? lz_penalty__min(right - d, run[d - left]) : 1;
         if (d == known_period) length = lz_penalty__max(length, lz_penalty__min(known, n - d));
         while (d + length < n && lz_penalty__at(end, length) == lz_penalty__at(end, d + length)) length++;
         run[d] = length;
@@ -259,20 +260,12 @@ static inline int32_t lz_penalty__sparse_runs(
             left = d;
             right = d + length;
         }
-        inside = lz_penalty__min(length, looped - d);
-        if (inside >= 2 * d && d > ruled_out) {
-            ruled_out = inside;
-            if (!period || (int64_t)inside * period > (int64_t)longest * d) {
-                period = d;
-                longest = inside;
-            }
-        }
-        if (d + 1 >= stop || (d >= recent && ruled_out >= looped / 3)) break;
+        lz_penalty__consider(&loop, d, lz_penalty__min(length, looped - d));
+        if (d + 1 >= stop || (d >= recent && loop.ruled_out >= looped / 3)) break;
         other = lz_penalty__before(t, other, stop - 1 - d);
     }
-    *loop_run = longest;
     *matches = count;
-    return period;
+    return loop;
 }
 
 /* As lz_penalty_candidates, for the accepted tokens: fill `ids` and `values` of `penalty`, and return how many there are. */
@@ -284,7 +277,7 @@ LZ_PENALTY_API int32_t lz_penalty_stream_candidates(lz_penalty_stream *t, int32_
     const int32_t offset = s->lookback == LZ_PENALTY_BEFORE_BUFFER ? s->buffer_size : 0;
     const int32_t seen = s->min_match_length > 0 ? offset + s->window_size : 0;
     int32_t recent = t->n_tokens < (size_t)seen ? (int32_t)t->n_tokens : seen;
-    int32_t looped = s->escalation > 0 ? s->loop_window : 0, loop_run, loop_period, matches, candidates, at, i;
+    int32_t looped = s->escalation > 0 ? s->loop_window : 0, matches, candidates, at, i;
     int32_t nearest = 0; /* distance of the token that was added last */
     const int32_t *end = t->tokens + t->n_tokens;
     lz_penalty__step step;
@@ -292,8 +285,7 @@ LZ_PENALTY_API int32_t lz_penalty_stream_candidates(lz_penalty_stream *t, int32_
     if (t->n_tokens < (size_t)looped) looped = (int32_t)t->n_tokens;
     if (!recent && !looped) return 0;
     lz_penalty__index(t);
-    loop_period = lz_penalty__sparse_runs(t, recent, looped, offset, &loop_run, &matches);
-    step = lz_penalty__begin(p, vocab_size, end, loop_period, loop_run);
+    step = lz_penalty__begin(p, vocab_size, end, lz_penalty__sparse_runs(t, recent, looped, offset, &matches));
     if (s->gate_window) {
         const int32_t n = lz_penalty__min((int32_t)t->n_tokens, s->gate_window); /* only fewer tokens can close it */
         step.opening = 2 * n < s->gate_window ? 0 : lz_penalty__opening(s, (double)t->share / n);
