@@ -125,6 +125,60 @@ def test_fields_of_others_stay_and_settings_of_the_log_go(tmp_path):
     assert "custom_params" not in penalised
 
 
+@pytest.mark.parametrize("style", BODIES)
+def test_the_fields_of_a_policy_are_sent_as_they_are(tmp_path, style):
+    fields = {"lz_policy": "default", "lz_code": "failsafe", "lz_stop_copies": 20}
+    policy = tmp_path / "policy.json"
+    policy.write_text(json.dumps(fields))
+    with serve(echo) as server:
+        done = replay(stored(tmp_path, chat("one")), server.url, "--style", style, "--policy", str(policy))
+        assert done.exit_code == 0, done.stderr
+    more = {} if style == "flat" else ALONE
+    assert server.requests[1:] == [chat("one") | BODIES[style](sent) for sent in (OFF | more, more | fields)]
+
+
+def test_a_policy_ends_a_loop_of_the_real_server(server, tmp_path):
+    policy = tmp_path / "policy.json"
+    policy.write_text('{"lz_end_thinking_copies": 5, "lz_stop_copies": 6}')  # no penalty, only a ladder
+    prompt = bundled_model.prompts()[0]
+    line = {"model": str(bundled_model.path()), "prompt": prompt, "max_tokens": 120, "temperature": 0}
+    out = tmp_path / "out.jsonl"
+    done = replay(stored(tmp_path, line), server, "--policy", str(policy), "--out", str(out))
+    assert done.exit_code == 0, done.stderr
+    row = json.loads(out.read_text().splitlines()[1])
+    assert row["without"]["finish"] == "length"
+    assert row["with"]["finish"] == "repetition"
+    assert row["without"]["text"].startswith(row["with"]["text"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "must be an object of lz_"),
+        ("{", "cannot be read as JSON"),
+        ("[" * 100_000, "cannot be read as JSON"),
+        ("{}", "no penalty in these fields"),
+        ('{"lz_penalty": 0}', "no penalty in these fields"),
+        ('{"default": {"lz_policy": "default"}}', "default = .*: unknown field"),
+        ('{"lz_polcy": "default"}', "lz_polcy = 'default': unknown field"),
+        ('{"lz_policy": "default", "lz_shadow": 1}', "shadow mode changes no answer"),
+        (" " * (1 << 20) + "{}", "give a shorter file"),
+    ],
+)
+def test_files_that_are_no_policy(tmp_path, text, message):
+    policy = tmp_path / "policy.json"
+    policy.write_text(text)
+    with pytest.raises(LZPenaltyError, match=message):
+        replay(stored(tmp_path, chat("one")), "http://localhost:1", "--policy", str(policy))
+
+
+def test_a_penalty_and_a_policy_exclude_each_other(tmp_path):
+    with pytest.raises(LZPenaltyError, match="give one of them"):
+        replay(stored(tmp_path, chat("one")), "http://localhost:1", "--policy", "x.json", "--penalty", "guarded")
+    with pytest.raises(LZPenaltyError, match=r"--policy .*absent.json: cannot be read"):
+        replay(stored(tmp_path, chat("one")), "http://localhost:1", "--policy", str(tmp_path / "absent.json"))
+
+
 def test_the_key_is_sent_and_never_shown(tmp_path, monkeypatch):
     monkeypatch.setenv("MY_KEY", "sk-secret-123")
     with serve(lambda body, number: (400, {"error": {"message": "bad key sk-secret-123\x1b[31m"}})) as server:

@@ -184,7 +184,7 @@ BAD = {
     "unknown style": (("--style", "llama"), "style = 'llama'"),
     "no LZ penalty": (("--penalty", "dry:0.8"), "must be an LZ penalty"),
     "no value": (("--set", "temperature"), "NAME=VALUE"),
-    "settings as changes": (("--set", "lz_penalty=0.3"), "give --penalty"),
+    "settings as changes": (("--set", "lz_penalty=0.3"), "with --penalty or --policy"),
     "comparison without expected": (("--compare", "number"), "needs --expected"),
     "unknown comparison": (("--compare", "python", "--expected", "a"), "comparison = 'python'"),
     "bad pattern": (("--pattern", "("), "a regular expression"),

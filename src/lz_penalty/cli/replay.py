@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from lz_penalty._files import check_output
+from lz_penalty._files import check_output, read_text
 from lz_penalty.cli.interrupts import again, keeps
 from lz_penalty.cli.options import ABOUT_OUTPUT, JSON
 from lz_penalty.cli.output import number_table, print_problem
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lz_penalty.evaluation.replay.pairs import Summary
 
 UNREAD = 3  # exit code
+MAX_POLICY = 1 << 20  # bytes of a policy's file
 CHANGES = "What is sent"
 RIGHT = "What counts as a loop, and as right"
 SENDING = "How it is sent"
@@ -42,7 +43,15 @@ def replay(
         "flat", metavar="NAME", help="Where the server reads lz_* fields: flat (our own servers), vllm or sglang."
     ),
     penalty: str = typer.Option(
-        "guarded", "--penalty", "-p", metavar="PENALTY", help="An LZ penalty, as in `generate`: paper:0.3, ..."
+        None,
+        "--penalty",
+        "-p",
+        metavar="PENALTY",
+        help="An LZ penalty, as in `generate`: paper:0.3, ...",
+        show_default="guarded",
+    ),
+    policy: Path = typer.Option(
+        None, metavar="FILE", help="A JSON file with lz_* fields instead: a policy, a ladder, or both."
     ),
     model: str = typer.Option(
         None, "--model", "-m", help="Ask this model instead of the requests' own.", rich_help_panel=CHANGES
@@ -112,11 +121,12 @@ def replay(
     """Send stored requests again, without and with the penalty.
 
     Examples:
-        lz-penalty replay requests.jsonl --endpoint http://localhost:8000/v1
         lz-penalty replay requests.jsonl -e http://localhost:8000/v1 \\
             --style vllm --set temperature=0 --out replayed.jsonl
         lz-penalty replay requests.jsonl -e http://localhost:8000/v1 \\
             --expected answer --compare number
+        lz-penalty replay requests.jsonl -e http://localhost:8000/v1 \\
+            --style vllm --policy policy.json
 
     It counts loops broken, tokens saved, answers changed and, with --expected or --pattern, answers lost and won. Use --set
     temperature=0 to exclude chance.
@@ -130,21 +140,18 @@ def replay(
         else "Nothing was kept: --out FILE keeps every answer as it comes."
     )
     from lz_penalty.evaluation.measures import Checker
-    from lz_penalty.evaluation.penalties import penalty as named
     from lz_penalty.evaluation.replay.log import Log, requests
     from lz_penalty.evaluation.replay.results import Results
     from lz_penalty.evaluation.replay.running import Replay
     from lz_penalty.evaluation.replay.running import replay as run
     from lz_penalty.evaluation.replay.sending import Endpoint
 
-    config = named(penalty).config
-    if config is None:
-        raise bad_value("--penalty", penalty, "an LZ penalty: a server knows no other by these fields")
     if compare != "exact" and not expected:
         raise LZPenaltyError(f"--compare {compare}: needs --expected.")
     checker = Checker(compare, pattern, bool(expected)) if expected or pattern else None
+    fields = _fields(penalty, policy)
     what = Replay(
-        Log(request, expected, model, _changes(change)), config, style, concurrency, tuple(criterion), checker, probe
+        Log(request, expected, model, _changes(change)), fields, style, concurrency, tuple(criterion), checker, probe
     )
     if not os.path.isfile(log):
         raise LZPenaltyError(f"{log}: file not found.")
@@ -168,6 +175,28 @@ def replay(
         _show(summary)
     if summary.problems:
         raise typer.Exit(UNREAD)
+
+
+def _fields(penalty: str | None, policy: Path | None) -> dict[str, Any]:
+    """Return the `lz_*` fields of the penalty or of the policy's file."""
+    if policy is None:
+        from lz_penalty.evaluation.penalties import penalty as named
+
+        config = named(penalty or "guarded").config
+        if config is None:
+            raise bad_value("--penalty", penalty, "an LZ penalty: a server knows no other by these fields")
+        return config.to_request()
+    if penalty is not None:
+        raise LZPenaltyError("--penalty and --policy: give one of them; a policy's file can contain lz_preset.")
+    try:
+        fields = json.loads(read_text(policy, MAX_POLICY))
+    except LZPenaltyError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise LZPenaltyError(f"--policy {policy}: cannot be read as JSON ({error}).") from None
+    if not isinstance(fields, dict):
+        raise bad_value(f"--policy {policy}", fields, 'an object of lz_* fields, such as {"lz_policy": "default"}')
+    return fields
 
 
 def _changes(given: list[str]) -> dict[str, Any]:

@@ -47,7 +47,9 @@ class Log:
                 Reading(field=path)  # refuse a bad path now
         settings = [name for name in self.changes if name.startswith("lz_") or name in STYLES.values()]
         if settings:
-            raise LZPenaltyError(f"{', '.join(settings)}: the penalty's settings are not changed here; give --penalty.")
+            raise LZPenaltyError(
+                f"{', '.join(settings)}: not a field to --set; give the penalty with --penalty or --policy."
+            )
 
 
 @dataclass(frozen=True)
@@ -121,14 +123,14 @@ def _without_settings(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def alone(style: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with the ladder and the shadow mode off, which a server may have by default.
+    """Return the settings, with the server's ladder and shadow mode off unless the settings name them.
 
     The style `flat` is left unchanged: servers of this style may refuse these fields.
 
-    >>> alone("vllm", OFF)
-    {'lz_penalty': 0, 'lz_end_thinking_copies': 'none', 'lz_stop_copies': 'none', 'lz_shadow': 0}
+    >>> alone("vllm", {"lz_policy": "default", "lz_stop_copies": 20})
+    {'lz_end_thinking_copies': 'none', 'lz_stop_copies': 20, 'lz_shadow': 0, 'lz_policy': 'default'}
     """
-    return {**settings, **(NO_POLICY if STYLES[style] is not None else {})}
+    return {**(NO_POLICY if STYLES[style] is not None else {}), **settings}
 
 
 def with_settings(body: Mapping[str, Any], style: str, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from lz_penalty._checks import choice, integer
-from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.detection._records import Problem
 from lz_penalty.detection._verdict import CRITERIA
-from lz_penalty.errors import LZPenaltyError
+from lz_penalty.errors import LZPenaltyError, show, shown_name
 from lz_penalty.evaluation.measures import Checker
 from lz_penalty.evaluation.replay.log import OFF, Log, Stored, alone, requests, with_settings
 from lz_penalty.evaluation.replay.pairs import Summary, judge
 from lz_penalty.evaluation.replay.results import Results
 from lz_penalty.evaluation.replay.sending import Endpoint, FailedError, UnreachableError
+from lz_penalty.policy import RequestPolicy, settings_from_request
 
 __all__ = ["Replay", "replay"]
 
@@ -29,7 +29,7 @@ class Replay:
 
     Args:
         log: how requests are read.
-        config: the penalty.
+        fields: the `lz_*` fields of the penalty: one setting, or a policy.
         style: where the server reads its settings; see `log.STYLES`.
         concurrency: how many requests are sent at once.
         criteria: names of criteria of `detect`; an answer is a loop if any of them finds one.
@@ -38,7 +38,7 @@ class Replay:
     """
 
     log: Log
-    config: LZPenaltyConfig
+    fields: Mapping[str, Any]
     style: str = "flat"
     concurrency: int = 8
     criteria: tuple[str, ...] = ("tandem",)
@@ -47,6 +47,7 @@ class Replay:
 
     def __post_init__(self) -> None:
         with_settings({}, self.style, {})  # refuse an unknown style now
+        _check_fields(self.fields)
         integer(1, 1_024)("concurrency", self.concurrency)
         for name in self.criteria:
             choice(*CRITERIA)("criterion", name)
@@ -55,11 +56,25 @@ class Replay:
     def settings(self) -> dict[str, Any]:
         """The settings that answers depend on."""
         return {
-            "penalty": self.config.to_request(),
+            "penalty": dict(self.fields),
             "style": self.style,
             "model": self.log.model,
             "changes": dict(self.log.changes),
         }
+
+
+def _check_fields(fields: Mapping[str, Any]) -> None:
+    """Raise unless these are `lz_*` fields that can change an answer."""
+    for name, value in fields.items():
+        if not name.startswith("lz_"):
+            raise LZPenaltyError(f"{shown_name(name)} = {show(value)}: unknown field. Use fields that begin with lz_.")
+    asked = settings_from_request(fields)
+    if asked is None:
+        raise LZPenaltyError('there is no penalty in these fields; give some, such as {"lz_policy": "default"}.')
+    if isinstance(asked, RequestPolicy) and asked.shadow:
+        raise LZPenaltyError(
+            "lz_shadow: shadow mode changes no answer, so replay has nothing to compare; leave it out."
+        )
 
 
 def replay(
@@ -162,7 +177,7 @@ class _Sender:
                 style = self.what.style
                 without, with_penalty = [
                     await self.endpoint.ask(stored.path, with_settings(stored.body, style, alone(style, settings)))
-                    for settings in (OFF, self.what.config.to_request())
+                    for settings in (OFF, self.what.fields)
                 ]
             except FailedError as error:
                 self.unreachable = self.unreachable + 1 if isinstance(error, UnreachableError) else 0

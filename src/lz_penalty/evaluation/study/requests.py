@@ -52,7 +52,7 @@ def generate_config(
 
     >>> body = generate_config("vllm", "repetition:1.2", 0.0, max_tokens=9, top_p=1.0, top_k=0).extra_body
     >>> body.pop("vllm_xargs")
-    {'lz_penalty': 0, 'lz_end_thinking_copies': 'none', 'lz_stop_copies': 'none', 'lz_shadow': 0}
+    {'lz_end_thinking_copies': 'none', 'lz_stop_copies': 'none', 'lz_shadow': 0, 'lz_penalty': 0}
     >>> body
     {'repetition_penalty': 1.2}
     """
