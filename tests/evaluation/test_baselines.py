@@ -278,6 +278,12 @@ def test_bad_values_are_named(name, value, options, message):
         baseline(name, value, **options)
 
 
+def test_a_listed_name_without_a_case_is_refused(monkeypatch):
+    monkeypatch.setitem(BASELINES, "mine", 1.0)
+    with pytest.raises(LZPenaltyError, match=r"'mine': listed in BASELINES.*Add a case"):
+        baseline("mine")
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

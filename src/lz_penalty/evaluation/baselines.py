@@ -252,6 +252,7 @@ BASELINES: Mapping[str, float] = {  # with their usual strengths
     "presence": 0.5,
     "dry": 0.8,
 }
+_COUNTING = {"frequency": FrequencyPenaltyLogitsProcessor, "presence": PresencePenaltyLogitsProcessor}
 
 
 def baseline(
@@ -291,5 +292,10 @@ def baseline(
         return NoRepeatNGramLogitsProcessor(integer(1, MAX_SIZE)(name, whole), pad_token_id=pad_token_id)
     if name == "dry":
         return DRYLogitsProcessor(real(0, MAX_WEIGHT)(name, value), pad_token_id=pad_token_id, **settings)
-    kind = FrequencyPenaltyLogitsProcessor if name == "frequency" else PresencePenaltyLogitsProcessor
-    return kind(real(-MAX_WEIGHT, MAX_WEIGHT)(name, value), prompt_length, pad_token_id=pad_token_id)
+    if name in _COUNTING:
+        strength = real(-MAX_WEIGHT, MAX_WEIGHT)(name, value)
+        return _COUNTING[name](strength, prompt_length, pad_token_id=pad_token_id)
+    others = ", ".join(other for other in BASELINES if other != name)
+    raise LZPenaltyError(
+        f"{show(name)}: listed in BASELINES, but `baseline` has no case that makes it. Add a case, or use one of: {others}."
+    )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
+from transformers import LogitsProcessorList
 from transformers.generation.configuration_utils import GenerationMode
 
 from lz_penalty.config import LZPenaltyConfig
@@ -15,7 +17,7 @@ from lz_penalty.engines.transformers._processor import LZPenaltyLogitsProcessor
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.policy import RequestPolicy, counters
 
-__all__ = ["ONE_BY_ONE", "finish", "processor_of"]
+__all__ = ["ONE_BY_ONE", "finish", "mask_of_prompt", "processor_of", "with_processor"]
 
 ONE_BY_ONE = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)  # these only append a token to every row
 
@@ -41,6 +43,21 @@ def processor_of(
     if asked.shadow and not only_appended:
         raise LZPenaltyError("lz_shadow counts tokens as they are chosen: use it without beams and drafts.")
     return LZPolicyLogitsProcessor(asked, tokenizer=tokenizer, only_appended=only_appended, **options)
+
+
+def mask_of_prompt(model: Any, mask: Any, prompt_length: int | None) -> Any:
+    """Return the attention mask if it belongs to the ids that the processor will see, else `None`."""
+    if model.config.is_encoder_decoder or (mask is not None and mask.shape[1:] != (prompt_length,)):
+        return None
+    return mask
+
+
+def with_processor(given: Iterable[Any] | None, processor: LZPenaltyLogitsProcessor) -> LogitsProcessorList:
+    """Return the caller's logits processors and ours, which `lz_*` settings asked for, in a new list."""
+    others = list(given or ())
+    if any(isinstance(one, LZPenaltyLogitsProcessor) for one in others):
+        raise LZPenaltyError("lz_* settings and an LZPenaltyLogitsProcessor were given: use one of them.")
+    return LogitsProcessorList([*others, processor])
 
 
 def finish(processor: LZPenaltyLogitsProcessor | None, output: Any) -> Any:

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any
 
-from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList
+from transformers import GenerationConfig, GenerationMixin
 from transformers.cli.serving.utils import BaseHandler
 from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager, ContinuousMixin
 
 from lz_penalty.engines.transformers import _continuous as continuous
 from lz_penalty.engines.transformers import _serving as serving
 from lz_penalty.engines.transformers._assistants import IN_ANOTHER_VOCABULARY
-from lz_penalty.engines.transformers._calls import ONE_BY_ONE, finish, processor_of
+from lz_penalty.engines.transformers._calls import ONE_BY_ONE, finish, mask_of_prompt, processor_of, with_processor
 from lz_penalty.engines.transformers._patching import Change, Patches
 from lz_penalty.engines.transformers._policy import LZPolicyLogitsProcessor
 from lz_penalty.engines.transformers._processor import LZPenaltyLogitsProcessor
@@ -92,9 +92,7 @@ def _get_logits_processor(original: Callable[..., Any]) -> Callable[..., Any]:
         if not handed and not IN_ANOTHER_VOCABULARY.get():
             ours = _processor(self, generation_config, input_ids_seq_length, kwargs.get("model_kwargs") or {})
         if ours is not None:
-            if any(isinstance(processor, LZPenaltyLogitsProcessor) for processor in given):
-                raise LZPenaltyError("lz_* settings and an LZPenaltyLogitsProcessor were given: use one of them.")
-            kwargs["logits_processor"] = LogitsProcessorList([*given, ours])
+            kwargs["logits_processor"] = with_processor(given, ours)
             call = _CALL.get()
             if call is not None:
                 call.processor = ours
@@ -125,9 +123,6 @@ def _processor(
         asked = continuous.OFF  # requests may ask for it
     if asked is None:
         return None
-    mask = model_kwargs.get("attention_mask")
-    if model.config.is_encoder_decoder or (mask is not None and mask.shape[1:] != (prompt_length,)):
-        mask = None  # not the mask of the ids that the processor will see
     call = None if prompt_length is None else _CALL.get()
     if call is None and prompt_length is not None and isinstance(asked, RequestPolicy):
         raise LZPenaltyError(
@@ -138,7 +133,7 @@ def _processor(
         tokenizer=getattr(model, "lz_tokenizer", None) if call is None else call.tokenizer,
         only_appended=call is None or (call.plain and generation_config.get_generation_mode() in ONE_BY_ONE),
         model_config=generation_config,
-        attention_mask=mask,
+        attention_mask=mask_of_prompt(model, model_kwargs.get("attention_mask"), prompt_length),
         prompt_length=prompt_length or 0,
         penalise_special_tokens=serving.penalises_special_tokens(model),
     )

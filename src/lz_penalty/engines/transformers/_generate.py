@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import LogitsProcessorList, StoppingCriteriaList
+from transformers import StoppingCriteriaList
 
 from lz_penalty.config import LZPenaltyConfig
-from lz_penalty.engines.transformers._calls import ONE_BY_ONE, finish, processor_of
+from lz_penalty.engines.transformers._calls import ONE_BY_ONE, finish, mask_of_prompt, processor_of, with_processor
 from lz_penalty.engines.transformers._policy import LZPolicyLogitsProcessor
 from lz_penalty.engines.transformers._processor import LZPenaltyLogitsProcessor
 from lz_penalty.engines.transformers._settings import lz_fields
@@ -51,7 +51,7 @@ def generate(model: Any, inputs: Any = None, generation_config: Any = None, **ar
     processor = None
     if asked is not None:
         processor = _processor(model, asked, inputs, merged, rest)
-        rest["logits_processor"] = LogitsProcessorList([*(rest.get("logits_processor") or ()), processor])
+        rest["logits_processor"] = with_processor(rest.get("logits_processor"), processor)
         if isinstance(processor, LZPolicyLogitsProcessor) and processor.asked.ladder.stop_copies is not None:
             criteria = rest.get("stopping_criteria") or ()
             rest["stopping_criteria"] = StoppingCriteriaList([*criteria, processor.stopping])
@@ -63,8 +63,6 @@ def _processor(
     model: Any, asked: LZPenaltyConfig | RequestPolicy, inputs: Any, generation_config: Any, arguments: dict[str, Any]
 ) -> LZPenaltyLogitsProcessor:
     """Return the processor for this call of `generate`."""
-    if any(isinstance(one, LZPenaltyLogitsProcessor) for one in arguments.get("logits_processor") or ()):
-        raise LZPenaltyError("lz_* settings and an LZPenaltyLogitsProcessor were given: use one of them.")
     assistant = arguments.get("assistant_model")
     length = _prompt_length(model, inputs, arguments)
     if length is None and isinstance(asked, RequestPolicy) and asked.looks_for_runs:
@@ -72,15 +70,12 @@ def _processor(
             "a ladder and shadow mode must know where the output begins, which an encoder-decoder model does not tell here: "
             "call lz_penalty.engines.transformers.enable(), and generate without custom_generate."
         )
-    mask = arguments.get("attention_mask")
-    if model.config.is_encoder_decoder or (mask is not None and mask.shape[1:] != (length,)):
-        mask = None  # not the mask of the ids that the processor will see
     return processor_of(
         asked,
         tokenizer=arguments.get("tokenizer") or getattr(model, "lz_tokenizer", None),
         only_appended=generation_config.get_generation_mode(assistant) in ONE_BY_ONE,
         model_config=generation_config,
-        attention_mask=mask,
+        attention_mask=mask_of_prompt(model, arguments.get("attention_mask"), length),
         prompt_length=length,
     )
 
