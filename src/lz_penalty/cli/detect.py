@@ -42,8 +42,8 @@ def detect(
         "--criterion",
         "-c",
         metavar="NAME",
-        help="tandem, block, structure, counter, drift, edited, paper20 or gram30. May be repeated.",
-        show_default="tandem; for texts that a limit cut off also block and structure",
+        help="CRITERIA. May be repeated.",
+        show_default="DEFAULT_CRITERIA",
         rich_help_panel=WHAT,
     ),
     capped: bool = typer.Option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from typer.core import TyperCommand, TyperGroup
@@ -60,6 +60,24 @@ def parts(text: str | None) -> Parts:
     return Parts(" ".join(summary.split()), examples, paragraphs)
 
 
+def _criteria() -> str:
+    from lz_penalty.detection._verdict import CRITERIA
+
+    *first, last = CRITERIA
+    return f"{', '.join(first)} or {last}"
+
+
+def _default_criteria() -> str:
+    from lz_penalty.detection._verdict import CAPPED, FINISHED
+
+    others = " and ".join(name for name in CAPPED if name not in FINISHED)
+    return f"{', '.join(FINISHED)}; for texts that a limit cut off also {others}"
+
+
+# Words in the help of options that are replaced when the help is shown: other commands need not import detection.
+FILLED: Mapping[str, Callable[[], str]] = {"CRITERIA": _criteria, "DEFAULT_CRITERIA": _default_criteria}
+
+
 def groups(command: Any, context: Any) -> Mapping[str, Sequence[tuple[str, str]]]:
     """Return the arguments and options of a command by the heading of their group: names, and what they mean."""
     found: dict[str, list[tuple[str, str]]] = {"Arguments": [], OPTIONS: []}
@@ -72,7 +90,8 @@ def groups(command: Any, context: Any) -> Mapping[str, Sequence[tuple[str, str]]
         else:
             heading = getattr(parameter, "rich_help_panel", None) or OPTIONS
             names = _VALUE.sub(lambda match: f" {VALUES[match[1]]}", record[0])
-        found.setdefault(heading, []).append((names, _in_words(record[1])))
+        meaning = re.sub(r"\b[A-Z_]*CRITERIA\b", lambda match: FILLED[match[0]](), record[1])
+        found.setdefault(heading, []).append((names, _in_words(meaning)))
     return {heading: rows for heading, rows in found.items() if rows}
 
 
