@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.tables import machine, paragraph, results, table
+from lz_penalty.detection._verdict import CRITERIA
 
 STRICT = ("tables", "code", "arithmetic", "JSON")  # groups in which `tandem` must flag nothing
 KINDS = ("tandem", "drift", "counter", "edited", "left")
@@ -266,7 +267,7 @@ def outputs(data: Row) -> list[str]:
     rows = {(row["part"], row["label"], row["finish"]): row for row in data["outputs"]}
     parts = ("to choose", "final")
     lines = []
-    for name in ("default", "tandem", "block", "structure", "counter", "drift", "edited", "gram30", "paper20"):
+    for name in ("default", *CRITERIA):
         loops = [_flagged_share([rows[part, "loop", "length"]], name) for part in parts]
         healthy = [
             _flagged_share([rows[part, "legitimate", finish] for part in parts], name) for finish in ("stop", "length")

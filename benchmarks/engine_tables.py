@@ -35,9 +35,9 @@ def vllm_blocks(data: dict[str, Any]) -> list[str]:
     host, arrival = (max(row[name] for row in data["summary"]) for name in ("host_us", "arrival_us"))
     return paragraph(
         "Two engines differ by more than 0.1 % from round to round. A second measurement therefore compares blocks of steps "
-        f"with and without the penalty in one engine. At {shape} and batch {batch}, {' and '.join(costs)}. The host works "
-        f"{host:.0f} us per step, and {arrival / 1e3:.0f} ms if all requests arrive at once. `--blocks`, "
-        f"{max(row['rounds'] for row in data['summary'])} runs, same machine."
+        f"with and without the penalty in one engine. At {shape} and batch {batch}, {' and '.join(costs)}. The CPU "
+        f"works {host:.0f} us per step for the penalty, and {arrival / 1e3:.0f} ms once if all requests arrive together. "
+        f"`--blocks`, {max(row['rounds'] for row in data['summary'])} runs, same machine."
     )
 
 
@@ -71,8 +71,9 @@ def _cost_caption(engine: str, summary: list[dict[str, Any]]) -> list[str]:
     if not any(row["contender"] == "LZ guarded" for row in summary):
         ratios = [row["ratio"] for row in results("gate_cuda.json")["records"] if row["settings"] == "gated"]
         text += (
-            " `LZ without a gate` is the preset `guarded` of earlier versions. Today's `guarded` has a gate and has not been "
-            f"measured in an engine. With the gate, the op alone takes {min(ratios):.2f} to {max(ratios):.2f} times as long."
+            " `LZ without a gate` is `guarded` of earlier versions, which had no gate. Today's `guarded` has a gate "
+            "and has not been measured in an engine. "
+            f"With the gate, the op alone takes {min(ratios):.2f} to {max(ratios):.2f} times as long."
         )
     return paragraph(text)
 

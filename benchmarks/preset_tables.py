@@ -6,11 +6,15 @@ from collections.abc import Iterable
 from dataclasses import fields as fields_of
 from typing import Any
 
+from benchmarks.detection_tables import wilson
 from benchmarks.tables import bullets, paragraph, table
+from benchmarks.workload import ROOT
 from lz_penalty import LZPenaltyConfig
 from lz_penalty import config as settings_of
 from lz_penalty._checks import MAX_TOKEN_IDS
 from lz_penalty.evaluation.penalties import penalty
+from lz_penalty.evaluation.study._offline.files import read_result
+from lz_penalty.evaluation.study._offline.summaries import harm_share
 from research.presets.settings import FAMILIES, OLD, family_of
 from research.presets.summary import HARM, harm_of, near_loops, qualifies, ranked
 
@@ -22,6 +26,8 @@ MODELS = {
     "qwen15": "Qwen-1.5B",
 }
 KINDS = {"prose": "prose", "code": "code", "markdown": "Markdown", "json": "JSON"}
+TASKS = {"reasoning": "solutions", "copy quote": "quoting", "copy edit": "editing", "copy json": "JSON copied"}
+KINDS_AND_TASKS = KINDS | TASKS
 INSTRUCTIONS, GSM8K = "instructions", "gsm8k_test"
 MISSING = "?"  # not measured
 CHAT_MODELS = ("smollm2", "tinyllama", "qwen05", "qwen15")
@@ -114,12 +120,13 @@ def choice(data: dict[str, Any]) -> list[str]:
         near = [f"{near_loops(found[model]):.1%}" for model in models]
         tokens = " / ".join(f"{found[model][INSTRUCTIONS]['tokens']:.0f}" for model in models)
         rows.append([label(name), str(len(FAMILIES[family])), _yes(found), *near, tokens, f"{harm_of(found):.1%}"])
-    answers = settings["none"]["smollm2"]
+    few, more = (settings["none"]["smollm2"][task]["answers"] for task in (INSTRUCTIONS, "gsm8k_train"))
     about = (
-        f"Near-loops are counted in the answers to {answers[INSTRUCTIONS]['answers']} instructions (even numbers, at most "
-        f"1,024 tokens). Settings that could still win also answered {answers['gsm8k_train']['answers']} training problems of "
-        "GSM8K (at most 768 tokens). Tokens: per answer to an instruction, SmolLM2 / TinyLlama. Lost: the mean over both "
-        f"models and over prose, code and Markdown. {_machine(data)}. `results/choose.json` has all {len(settings)} settings."
+        f"Near-loops are counted in the answers to {few} instructions (even numbers, at most 1,024 tokens). Settings that "
+        f"could still win also answered {more} training problems of GSM8K (at most 768 tokens). So one answer is "
+        f"{1 / (few + more):.1%} of {few + more} for these settings, and {1 / few:.1%} of {few} for the others. Tokens: per "
+        "answer to an instruction, SmolLM2 / TinyLlama. Lost: the mean over both models and over prose, code and Markdown. "
+        f"{_machine(data)}. `results/choose.json` has all {len(settings)} settings."
     )
     columns = ["best of its family", "tried", "qualifies", "near-loops, SmolLM2", "TinyLlama", "tokens", "**lost**"]
     return [*table(columns, rows), "", *paragraph(about)]
@@ -220,42 +227,59 @@ def near_loops_by_model(data: dict[str, Any]) -> list[str]:
         cells = []
         for model in MODELS:
             means = found.get(model, {}).get(INSTRUCTIONS)
-            cells.append(f"{means['near_loops']:.1%}, {means['tokens']:.0f}" if means else MISSING)
+            cells.append(f"{_with_interval(means)}, {means['tokens']:.0f}" if means else MISSING)
         rows.append([label(name), *cells])
-    count = data["settings"]["none"]["smollm2"][INSTRUCTIONS]["answers"]
+    ((_, none), (_, chosen)) = _named(data, ["none", "guarded"])
+    count = none["smollm2"][INSTRUCTIONS]["answers"]
+    missed = " and ".join(f"{_share(chosen, one, INSTRUCTIONS, 'near_loops')} on {MODELS[one]}" for one in READERS[:2])
     about = (
-        f"{count} instructions with odd numbers, greedy, at most 2,048 tokens. ?: not measured. {_machine(data)}. "
-        f"{_remark(data)}"
+        f"guarded has {missed}: it misses the 1 % of the rule. {count} instructions with odd numbers, greedy, at most 2,048 "
+        f"tokens; one answer is {1 / count:.1%}. In brackets: 95 % intervals (Wilson). The last number of a cell: tokens per "
+        f"answer. ?: not measured. {_machine(data)}. {_remark(data)}"
     )
     return [*table(["penalty", *MODELS.values()], rows), "", *paragraph(about)]
 
 
+def _with_interval(means: dict[str, Any]) -> str:
+    low, high = wilson(round(means["near_loops"] * means["answers"]), means["answers"])
+    return f"{means['near_loops']:.1%} ({100 * low:.1f} to {100 * high:.1f})"
+
+
 def harm_by_kind(data: dict[str, Any]) -> list[str]:
     """Return the share of right tokens lost on the texts that were not used to choose, as a mean over three models."""
-    kinds = [*KINDS, "reasoning", "copy quote", "copy edit", "copy json"]
     rows = [
-        [label(name), *(f"{lost_by_kind(found, kind):.1%}" for kind in kinds)]
+        [label(name), *(f"{lost_by_kind(found, kind):.1%}" for kind in KINDS_AND_TASKS)]
         for name, found in _named(data, _order(data))
         if name != "none" and all(HARM in found.get(model, {}) for model in READERS)
     ]
     about = (
         f"Mean of {_and(MODELS[model] for model in READERS)}. Texts with odd numbers, 32 solutions of GSM8K's problems after "
-        "their questions, and copying tasks: a quotation, code with a name changed, JSON."
+        "their questions, and copying tasks: a quotation, code with a name changed, JSON. The next table has the number of "
+        "texts."
     )
-    columns = ["penalty", *KINDS.values(), "solutions", "quoting", "editing", "JSON copied"]
-    return [*table(columns, rows), "", *paragraph(about)]
+    return [*table(["penalty", *KINDS_AND_TASKS.values()], rows), "", *paragraph(about)]
 
 
 def harm_by_model(data: dict[str, Any]) -> list[str]:
-    """Return the share of right tokens that `guarded` loses, for each model."""
-    ((_, found),) = _named(data, ["guarded"])
-    kinds = [*KINDS, "reasoning", "copy quote", "copy edit", "copy json"]
-    rows = [
-        [title, *(f"{found[model][HARM][kind]['lost']:.1%}" for kind in kinds)]
-        for model, title in MODELS.items()
-        if HARM in found[model]
-    ]
-    return table(["`guarded` on", *KINDS.values(), "solutions", "quoting", "editing", "JSON copied"], rows)
+    """Return the share of right tokens that `guarded` loses, for each model, with intervals for the kinds of text."""
+    ((name, found),) = _named(data, ["guarded"])
+    rows, texts = [], []
+    for model in (model for model in MODELS if HARM in found[model]):
+        _, measured = read_result(ROOT / f"research/presets/results/answers/{model}-harm.jsonl.xz")
+        texts = [row for row in measured if row["penalty"] == name]
+        rows.append([MODELS[model], *(_lost(texts, kind, interval=kind in KINDS) for kind in KINDS_AND_TASKS)])
+    counts = [str(sum(row["kind"] == kind for row in texts)) for kind in KINDS_AND_TASKS]
+    about = (
+        "In brackets: 95 % intervals, for which the texts of a kind are drawn again. So few texts give wide intervals."
+    )
+    rows.insert(0, ["(texts or tasks)", *counts])
+    return [*table(["`guarded` on", *KINDS_AND_TASKS.values()], rows), "", *paragraph(about)]
+
+
+def _lost(rows: list[dict[str, Any]], kind: str, interval: bool) -> str:
+    found = harm_share(rows, [kind])
+    assert found is not None
+    return f"{found.mean:.1%}" + (f" ({100 * found.low:.1f} to {100 * found.high:.1f})" if interval else "")
 
 
 def problems(data: dict[str, Any]) -> list[str]:

@@ -90,8 +90,11 @@ def main() -> None:
         pages[path] = replaced(text, mark, table(results(source)))
     stale = {path: text for path, text in pages.items() if text != path.read_text(encoding="utf-8")}
     if check:
-        names = ", ".join(path.name for path in stale)
-        sys.exit(f"{names}: tables differ from benchmarks/results: run python -m benchmarks.readme" if stale else 0)
+        if stale:
+            names = ", ".join(str(path.relative_to(ROOT)) for path in stale)
+            sys.exit(f"{names}: tables differ from benchmarks/results: run python -m benchmarks.readme")
+        print(f"{len(TABLES)} tables of {len(pages)} pages are equal to what the results files give.")
+        return
     for path, text in stale.items():
         path.write_text(text, encoding="utf-8")
 

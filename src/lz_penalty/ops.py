@@ -98,7 +98,8 @@ def prepare_lz_penalty(
     """Check the arguments of `apply_lz_penalty_` once and return a function for engines that call it at every step.
 
     Args:
-        logits: this and the other arrays as in `apply_lz_penalty_`; their contents do not matter here.
+        logits: this and the other arrays as in `apply_lz_penalty_`. Nothing is computed from them here. Shapes, dtypes and
+            devices are checked, and on the CPU also the values of lengths and indices: give the arrays of a real step.
         ahead: with Triton on CUDA, use two launches, the first of which needs no logits. After a few calls, the attribute
             `ahead` of the function is a `lz_penalty.kernels.triton._launch.LaunchAhead`: with it, C can start the first
             launch while the logits are still being computed. Call the function on one stream only, because it keeps the

@@ -1,8 +1,8 @@
 """THE definition of the LZ penalty, on Python lists: read it next to the paper.
 
 Every fast path is tested against this file. It uses the standard library only and is written for the reader, not
-for speed. Codelengths are in bits. The names are the paper's: buffer `b`, window `w`, match length `l`, distances
-`d` and `delta`.
+for speed. docs/mathematics.md says the same in formulas. Codelengths are in bits. The names are the paper's: buffer
+`b`, window `w`, match length `l`, distances `d` and `delta`.
 
     context   ... x x x x x x x x x x x x x x x x x x x x x     next token: a
                   |<------ window, W tokens ------>|<- b ->|    lookback="before_buffer"
@@ -86,7 +86,7 @@ class Occurrence(NamedTuple):
 
     Attributes:
         token: its id.
-        distance: the spec's `e`.
+        distance: `e` in docs/mathematics.md; the window's newest token has distance 1.
         match_length: how many tokens before it equal the end of the context.
         extends: whether the value is for extending a longest match (sglang formula: any match) by this token.
         value: the codelength in bits.
@@ -102,7 +102,11 @@ class Occurrence(NamedTuple):
 def _paper_occurrences(
     context: Sequence[int], window_size: int, buffer_size: int, lookback: str, min_match_length: int
 ) -> list[Occurrence]:
-    """Return the occurrences of the paper's formula (sections 2 and 3 of the spec)."""
+    """Return the occurrences of the paper's formula.
+
+    docs/mathematics.md defines it: "The paper's closed form", and "Options beyond the paper" for `lookback="adjacent"` and
+    `min_match_length`.
+    """
     matches = match_lengths(context, window_size=window_size, buffer_size=buffer_size, lookback=lookback)
     longest = max(matches.values(), default=0)
     newest = len(context) if lookback == "adjacent" else len(context) - buffer_size
@@ -124,7 +128,10 @@ def _paper_occurrences(
 
 
 def _sglang_occurrences(context: Sequence[int], window_size: int, buffer_size: int) -> list[Occurrence]:
-    """Return the occurrences of the formula in the authors' SGLang fork (section 4 of the spec)."""
+    """Return the occurrences of the formula in the authors' SGLang fork.
+
+    docs/mathematics.md defines it: "`formula="sglang"`: what the authors ran".
+    """
     matches = match_lengths(context, window_size=window_size, buffer_size=buffer_size, lookback="adjacent")
     candidates = min(window_size, len(context)) - buffer_size
     found = []

@@ -57,7 +57,7 @@ def test_the_metrics_exist():
 def test_the_memory_of_a_slot():
     settings = SettingsReader(ServerSettings(), (), 1, torch.device("cpu"))
     tokens = settings.capacity(1_000_000)
-    assert f"these are {tokens:,} tokens" in PAGE
+    assert f"With the default caps, this gives {tokens:,} tokens." in PAGE
     slot = 4 * tokens + 4 * settings._segment
     assert f"{slot / 1e3:.0f} KB, and 256 slots take {257 * slot / 1e6:.0f} MB" in " ".join(PAGE.split())
 

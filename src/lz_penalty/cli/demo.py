@@ -21,7 +21,7 @@ from lz_penalty.errors import LZPenaltyError, bad_value
 
 TWO = ("none", "guarded")
 ALL = ("none", "repetition:1.2", "frequency:0.3", "paper", "guarded", "failsafe")
-WIDTH = 110  # of the picture, in characters
+WIDTH = 66  # of the picture, in characters: legible on a telephone
 
 # SmolLM2 loops on each of these without a penalty.
 PROMPTS = (
