@@ -36,14 +36,8 @@ static lz_penalty_settings sglang(int window) {
 }
 
 static lz_penalty_settings guarded(int window) {
-    lz_penalty_settings settings = paper(window);
-    settings.strength = 0.35;
-    settings.lookback = LZ_PENALTY_ADJACENT;
-    settings.min_match_length = 4;
-    settings.escalation = 1;
-    settings.gate_low = 0.35;
-    settings.gate_high = 0.5;
-    settings.gate_window = 96;
+    lz_penalty_settings settings = lz_penalty_guarded();
+    settings.window_size = window;
     return settings;
 }
 

@@ -107,6 +107,43 @@ class PackedConfig:
             raise LZPenaltyError("to(device): this table is already a torch tensor; pack the configs again.")
         return replace(self, table=move(self.table), exempt_ids=move(self.exempt_ids))
 
+    def copy_(self, new: PackedConfig) -> None:
+        """Copy other settings over these, in place, so that a CUDA graph that reads these arrays uses the new settings.
+
+        Args:
+            new: as many rows, and nothing larger than here: no window, no number of exempt ids.
+
+        >>> packed = pack_configs([LZPenaltyConfig(exempt_token_ids=(0, 2)), LZPenaltyConfig.guarded()])
+        >>> packed.copy_(pack_configs([None, LZPenaltyConfig(exempt_token_ids=(1,))]))
+        >>> packed.copy_(pack_configs([None, LZPenaltyConfig(window_size=600)]))
+        Traceback (most recent call last):
+        lz_penalty.errors.LZPenaltyError: copy_: max_window = 600, but there is room for 512. Pack larger settings first.
+        """
+        rooms = {name: (getattr(new, name), getattr(self, name)) for name in _SIZES}
+        rooms["exempt ids of all rows"] = len(new.exempt_ids), len(self.exempt_ids)
+        for name, (wanted, room) in rooms.items():
+            if wanted > room:
+                raise LZPenaltyError(
+                    f"copy_: {name} = {wanted}, but there is room for {room}. Pack larger settings first."
+                )
+        if new.rows != self.rows:
+            raise LZPenaltyError(f"copy_: the new settings have {new.rows} rows, these have {self.rows}: give as many.")
+        for mine, other in ((self.table, new.table), (self.exempt_ids[: len(new.exempt_ids)], new.exempt_ids)):
+            if isinstance(mine, np.ndarray):
+                np.copyto(mine, other)
+            else:
+                mine.copy_(_tensor(other), non_blocking=True)
+
+
+# A CUDA graph keeps these. The last one is 1 if the op needs the array `starts`.
+_SIZES = ("max_window", "max_buffer", "max_loop_window", "max_gate_window", "max_exempt", "needs_starts")
+
+
+def _tensor(array: Any) -> Any:
+    import torch
+
+    return torch.as_tensor(array)
+
 
 def pack_configs(
     configs: LZPenaltyConfig | Sequence[LZPenaltyConfig | None] | None, device: Any = None

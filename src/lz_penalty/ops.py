@@ -103,8 +103,8 @@ def prepare_lz_penalty(
         ahead: with Triton on CUDA, use two launches, the first of which needs no logits. After a few calls, the attribute
             `ahead` of the function is a `lz_penalty.kernels.triton._launch.LaunchAhead`: with it, C can start the first
             launch while the logits are still being computed. Call the function on one stream only, because it keeps the
-            arrays that the two launches share. With Triton, call a function with a gate on one stream only too: it keeps
-            which tokens were copied, so that the next call looks at the newest token only. The results are the same.
+            arrays that the two launches share. With Triton, call a function with a gate on one stream only too. It remembers
+            from call to call which tokens are copies, and looks for new ones only. The results do not depend on this.
 
     Returns:
         A function of the eight arrays in this order, the last ones optional, that penalises and returns the logits. The

@@ -242,6 +242,54 @@ def test_packing_shares_exempt_ids_and_keeps_maxima():
     assert (off.max_window, off.max_loop_window) == (0, 0)
 
 
+@pytest.mark.parametrize("device", [None, "cpu", DEVICE])
+def test_other_settings_are_copied_over_packed_ones(device):
+    first = [LZPenaltyConfig(exempt_token_ids=(1, 2, 3)), LZPenaltyConfig.guarded(exempt_token_ids=(4, 5))]
+    second = [
+        LZPenaltyConfig(strength=0.7, exempt_token_ids=(2,)),
+        LZPenaltyConfig.guarded(strength=0.1, exempt_token_ids=(6,)),
+    ]
+    packed, wanted = pack_configs(first, device), pack_configs(second, device)
+    addresses = [
+        array.ctypes.data if device is None else array.data_ptr() for array in (packed.table, packed.exempt_ids)
+    ]
+    packed.copy_(pack_configs(second))
+    assert packed.table.tolist() == wanted.table.tolist()
+    assert packed.exempt_ids.tolist()[:2] == [2, 6]
+    assert addresses == [
+        array.ctypes.data if device is None else array.data_ptr() for array in (packed.table, packed.exempt_ids)
+    ]
+    packed.copy_(wanted)  # also from the device
+
+
+TOO_LARGE = {
+    "window": (LZPenaltyConfig(window_size=513), "max_window = 513, but there is room for 512"),
+    "buffer": (LZPenaltyConfig(buffer_size=33), "max_buffer = 33"),
+    "loop window": (LZPenaltyConfig(escalation=1.0), "max_loop_window = 4096, but there is room for 0"),
+    "gate": (LZPenaltyConfig(gate_low=0.1, gate_high=0.2), "max_gate_window = 96"),
+    "exempt ids": (LZPenaltyConfig(exempt_token_ids=(1, 2)), "max_exempt = 2"),
+    "prompt": (LZPenaltyConfig(include_prompt=False), "needs_starts = True"),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_settings_without_room_are_not_copied(name):
+    config, message = TOO_LARGE[name]
+    packed = pack_configs([LZPenaltyConfig(exempt_token_ids=(1,)), None])
+    before = packed.table.copy()
+    with pytest.raises(LZPenaltyError, match=message):
+        packed.copy_(pack_configs([config, None]))
+    assert (packed.table == before).all()
+
+
+def test_rows_and_all_exempt_ids_must_fit():
+    one, two = (LZPenaltyConfig(exempt_token_ids=ids) for ids in ((1,), (2,)))
+    with pytest.raises(LZPenaltyError, match="exempt ids of all rows = 2, but there is room for 1"):
+        pack_configs([one, one]).copy_(pack_configs([one, two]))
+    with pytest.raises(LZPenaltyError, match="have 1 rows, these have 2"):
+        pack_configs([one, one]).copy_(pack_configs([one]))
+
+
 def test_packed_for_torch():
     packed = pack_configs([PAPER], DEVICE)
     assert packed.table.device.type == DEVICE

@@ -1,11 +1,13 @@
-"""Shell, TOML and C++ blocks of README and docs: commands, options, targets, files, extras and settings exist.
+"""Shell, TOML, C and C++ blocks of README and docs: commands, options, targets, files, extras and settings exist.
 
-They are parsed, by the program that would run them where it is ours, and not run: they take minutes, a server or a hub.
+C programs are run. The others are parsed, by the program that would run them where it is ours, and not run: they take
+minutes, a server or a hub.
 """
 
 import ast
 import json
 import re
+import subprocess
 from importlib.util import find_spec
 
 import pytest
@@ -17,6 +19,7 @@ from lz_penalty.cli import app
 from lz_penalty.config import REQUEST_FIELDS
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.evaluation.study.sweep import read_sweep
+from lz_penalty.native import include_dir
 from lz_penalty.policy import settings_from_request
 from tests.support import ROOT
 from tests.support.doc_blocks import PAGES, check_names, commands, named, of_language
@@ -137,6 +140,16 @@ def test_cpp_names_what_the_headers_declare(block):
     headers = "".join(path.read_text() for path in (ROOT / "src" / "lz_penalty" / "native").glob("*.h"))
     for name in set(re.findall(r"\bLZ_PENALTY_\w+|\blz_penalty_\w+(?!\w*\.h)", block.text, re.IGNORECASE)):
         assert re.search(rf"\b{name}\b", headers) or f'#include "{name}.h"' in block.text, name
+
+
+@pytest.mark.parametrize("block", of_language("c"), ids=str)
+def test_c_programs_print_what_the_page_says(block, tmp_path):
+    source, program = tmp_path / "program.c", tmp_path / "program"
+    source.write_text(block.text)
+    flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", f"-I{include_dir()}"]
+    subprocess.run(["cc", *flags, str(source), "-o", str(program), "-lm"], check=True)
+    printed = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout
+    assert printed.split() == re.findall(r"/\* prints (\S+) \*/", block.text)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -62,6 +62,22 @@ def test_the_check_can_fail(name):
     assert any(problems)
 
 
+def test_the_preset_in_the_header(tmp_path):
+    program, source = tmp_path / "preset", tmp_path / "preset.c"
+    source.write_text(
+        '#include <stdio.h>\n#include "lz_penalty.h"\nint main(void) {\n'
+        "lz_penalty_settings s = lz_penalty_guarded();\nreturn !fwrite(&s, sizeof s, 1, stdout); }\n"
+    )
+    subprocess.run(["cc", f"-I{include_dir()}", str(source), "-o", str(program), "-lm"], check=True)
+    made = subprocess.run([str(program)], capture_output=True, check=True).stdout
+    wanted = native_settings(LZPenaltyConfig.guarded())
+    found = type(wanted).from_buffer_copy(made)
+    for name, _ in wanted._fields_:
+        if name != "exempt_ids":
+            assert getattr(found, name) == getattr(wanted, name), name
+    assert not found.exempt_ids
+
+
 def test_long_window():
     """At 32,768 tokens, where only the fast backends can follow."""
     rng = np.random.default_rng(0)

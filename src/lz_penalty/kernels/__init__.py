@@ -10,8 +10,8 @@ A backend imports its own array library only. It neither checks its arguments no
 there and in `tests/support/backends.py`, whose tests compare it with the reference.
 
 All backends write `min(logit, original logit + strength * bits)` for every occurrence of a token in the window. No
-adjustment is positive, so the smallest value of each token remains, which is the definition's: no table over the
-vocabulary is needed.
+adjustment is positive, so the smallest value of each token remains. This is the value that the definition gives. So no
+backend needs a table over the vocabulary.
 """
 
 from __future__ import annotations

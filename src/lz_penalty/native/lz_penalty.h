@@ -1,7 +1,6 @@
 /* The LZ penalty in portable C99 (and C++): one header that depends on the C library only (link with -lm).
  *
- *     lz_penalty_settings settings = lz_penalty_defaults();
- *     settings.lookback = LZ_PENALTY_ADJACENT;
+ *     lz_penalty_settings settings = lz_penalty_guarded();
  *     size_t size = lz_penalty_size(&settings);           // 0: malformed, lz_penalty_check says why
  *     lz_penalty *penalty;
  *     int error = lz_penalty_init(malloc(size), size, &settings, &penalty);
@@ -70,6 +69,13 @@ typedef struct {
 LZ_PENALTY_API lz_penalty_settings lz_penalty_defaults(void)
 {
     const lz_penalty_settings s = {0.15, 0, 0, 0, LZ_PENALTY_PAPER, LZ_PENALTY_BEFORE_BUFFER, 512, 32, 1, 4096, 0, NULL, 0};
+    return s;
+}
+
+/* Return the preset `guarded`. It is made for the output alone: pass no tokens of the prompt. */
+LZ_PENALTY_API lz_penalty_settings lz_penalty_guarded(void)
+{
+    const lz_penalty_settings s = {0.35, 1, 0.35, 0.5, LZ_PENALTY_PAPER, LZ_PENALTY_ADJACENT, 384, 32, 4, 4096, 96, NULL, 0};
     return s;
 }
 

@@ -88,16 +88,16 @@ class DirectLaunch:
 class LaunchAhead:
     """The two launches of a step: one finds the changes while the model still runs, the other lowers the logits.
 
-    The first goes to its own stream and waits for nothing; the second waits for the first. So all launches of the step
-    before must have ended: they have if the host has a token that was sampled after them.
+    The first goes to its own stream and waits for nothing. The second waits for the first. So start the first only when the
+    host has received the token of the previous step: then all launches of that step have ended.
 
     The arrays `between`, which the first launch writes and the second reads, are kept alive.
 
     Attributes:
         find: the `DirectLaunch` that needs no logits.
         lower: the `DirectLaunch` that lowers the logits.
-        early: `lower` may start before the previous kernel on its stream has ended, and waits for that itself. So that
-            previous kernel must not start early itself without waiting.
+        early: `lower` is launched with CUDA's programmatic dependent launch. It may start before the previous kernel on its
+            stream has ended, and then waits for that kernel. This is safe if the previous kernel is an ordinary launch.
         driver: the CUDA driver.
         stream: a function that returns the handle of the current stream.
         side: the handle of the stream for `find`.
