@@ -79,6 +79,17 @@ def test_fields_take_effect_per_request(server, tokenizer, prompts, truth):
         assert got == expected(tokenizer, truth(prompt, config)[0])
 
 
+def test_the_stock_penalty_is_off_unless_the_request_asks_for_it(server, tokenizer, prompts, truth):
+    guarded = request(tokenizer, prompts[1], **PRESETS["guarded"].to_request())
+    del guarded["repeat_penalty"]
+    alone = text_of(call(f"{server}/completions", guarded))
+    assert alone == expected(tokenizer, truth(prompts[1], PRESETS["guarded"])[0])
+    assert text_of(call(f"{server}/completions", guarded | {"repeat_penalty": 1.1})) != alone
+    plain = {name: value for name, value in guarded.items() if not name.startswith("lz_")}  # as the stock server
+    stock, given = (text_of(call(f"{server}/completions", plain | more)) for more in ({}, {"repeat_penalty": 1.1}))
+    assert stock == given != text_of(call(f"{server}/completions", plain | {"repeat_penalty": 1.0}))
+
+
 def test_streams(server, tokenizer, prompts, truth):
     fields = PRESETS["guarded"].to_request()
     body = request(tokenizer, prompts[1], **fields)

@@ -148,6 +148,8 @@ def _penalise_requests() -> None:
             kwargs["logits_processor"] = LZPenaltyProcessors(
                 llama_proxy(body_model), config, penalise_special_tokens=penalise_special
             )
+            if "repeat_penalty" not in body.model_fields_set:
+                kwargs["repeat_penalty"] = 1.0  # the stock server's default, 1.1, would be a second penalty
         return prepare(body, llama_proxy, body_model, kwargs)
 
     _process.with_penalty = stock.prepare_request_resources = with_penalty
