@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -314,4 +315,6 @@ def capped_groups(data: Row) -> list[str]:
 
 
 def _flagged_share(rows: list[Row], name: str) -> str:
+    if not all(name in row["flagged"] for row in rows):
+        sys.exit(f"the criterion {name!r} is not in results/capped.json: run python -m benchmarks.capped")
     return _share([{"texts": row["texts"], "flagged": row["flagged"][name]} for row in rows])

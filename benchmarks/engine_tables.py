@@ -7,7 +7,10 @@ from typing import Any
 from benchmarks.tables import machine, paragraph, results, table
 
 ENGINE_VERSIONS = ("python", "torch", "triton")
-SHAPES = "Qwen2.5 shapes, dummy weights in bfloat16, context 1,024, greedy; medians of steps, means over interleaved rounds. "
+SHAPES = (
+    "The models have the shapes of Qwen2.5 and dummy weights in bfloat16. The context has 1,024 tokens, and decoding is "
+    "greedy. The time of a run is the median of its steps; the table has means over interleaved rounds. "
+)
 
 
 # ---------------------------------------------------------------- vLLM and SGLang
@@ -16,13 +19,25 @@ SHAPES = "Qwen2.5 shapes, dummy weights in bfloat16, context 1,024, greedy; medi
 def vllm(data: dict[str, Any]) -> list[str]:
     """What each contender adds to a step of vLLM."""
     about = (
-        f"{SHAPES}Without: a second engine; at 32B, where only one fits, requests without the penalty. "
+        f"{SHAPES}The times in the column `without` are from a second engine, which has no processor. At 32B only one engine "
+        "fits into the memory, so they are from requests without the penalty in our engine. "
         f"vLLM {data['machine']['vllm']}, {data['machine']['runner']} runner; {machine(data, ENGINE_VERSIONS)}. "
         "`python -m benchmarks.vllm_engine`; more batches in `benchmarks/results/vllm.json`."
     )
     costs = _engine_costs("step in vLLM", data["summary"], _contender_columns("processor", "vLLM"))
     blocks = vllm_blocks(results("vllm_blocks.json"))
     return [*_cost_caption("vLLM", data["summary"]), "", *costs, "", *paragraph(about), "", *blocks]
+
+
+def vllm_in_short(data: dict[str, Any]) -> list[str]:
+    """What a processor adds to a step of vLLM, for the README."""
+    columns = {
+        "processor, no request asks": "any processor, even one that does nothing",
+        "LZ ungated": "**LZ penalty**",
+        "repetition 1.2": "vLLM's own repetition penalty",
+    }
+    rows = [row for row in data["summary"] if row["shape"] in ("1.5B", "7B")]
+    return _engine_costs("model, batch", rows, columns)
 
 
 def vllm_blocks(data: dict[str, Any]) -> list[str]:
@@ -50,12 +65,14 @@ def sglang(data: dict[str, Any]) -> list[str]:
     batches = sorted(row["batch"] for row in single)
     none_found = all(row["cost_low"] <= 0 <= row["cost_high"] for row in single)
     about = (
-        f"{SHAPES}Without: a second engine; at 32B, and in the one-batch benchmark, requests without the penalty. "
+        f"{SHAPES}The times in the column `without` are from a second engine, which has no plug-in. At 32B only one engine "
+        "fits into the memory, so they are from requests without the penalty in our engine. "
         f"SGLang {data['machine']['sglang']}, attention {data['machine']['attention']}; {machine(data, ENGINE_VERSIONS)}. "
         "`python -m benchmarks.sglang_engine`; more batches in `benchmarks/results/sglang.json`."
     )
     one_batch = (
-        "SGLang's one-batch benchmark waits for the device after every step, so the host's work counts in full. At "
+        "SGLang's one-batch benchmark waits for the device after every step, so the host's work counts in full. It compares "
+        "with requests without the penalty. At "
         f"{' and '.join(sorted({row['shape'] for row in single}))} and batches of {batches[0]} to {batches[-1]}, the penalty "
         f"changed a step by {low} to {high} there{'; all intervals contain 0' if none_found else ''}."
     )
@@ -147,8 +164,9 @@ def policy(data: dict[str, Any]) -> list[str]:
         added = [f"{row[name] / row['batch']:+.1f} us" for name in ("sections", "ladder", "own")]
         rows.append([f"{row['batch']}, {row['context']:,}", f"{row['penalty'] / row['batch']:.1f} us", *added])
     about = (
-        "Times are for one row in one step, with the stopping criterion. A policy finds the left padding only once, so a value "
-        "can be negative. The bundled tokenizer, window 512, Numba. The parts, for one token: reading it takes "
+        "Times are for one row in one step, with the stopping criterion. The penalty alone looks for left padding at every "
+        "step, a policy only once. So a value can be negative. The bundled tokenizer, window 512, Numba. The parts, for one "
+        "token: reading it takes "
         f"{read['again']:.2f} us, and {read['slow']:.1f} us the first time in a new place. A `Tracker` takes "
         f"{push['sections']:.1f} us, {push['ladder']:.1f} us with a ladder, {push['shadow']:.1f} us in shadow mode, and "
         f"{push['loop']:.1f} us there in an endless loop. {machine(data)}. `python -m benchmarks.policy`."
@@ -183,6 +201,8 @@ def llama_cpp(data: dict[str, Any]) -> list[str]:
         for window, times in data["samplers"].items()
     ]
     note = (
+        "The last row of the first table is not included in the rows above it: a processor costs its own row and the last row. "
+        f"With {_without_a_gate(ours[3:])} in C, `sample()` takes {taken[f'sample() with {ours[3:]}, C'] - sample:.0f} us longer. "
         f"Medians of interleaved runs at a vocabulary of {data['vocabulary']:,}; the processor is timed inside `sample()`, "
         f"whose chain is made once, as by `generate`. {machine(data, ('python', 'numba', 'llama-cpp-python'))}. "
         "`make bench-llama-cpp`."
@@ -240,10 +260,11 @@ def llama_server_speed_in_short(data: dict[str, Any]) -> list[str]:
 
 def _shares(data: dict[str, Any]) -> str:
     """Return the worst ratio for each window."""
-    shares = ", ".join(f"{one['claim'].split(':')[0]}: {one['found']:.0%}" for one in data["claims"])
+    first, *others = [(f"{one['found']:.0%}", one["claim"].split(":")[0]) for one in data["claims"]]
+    shares = " or ".join([f"{first[0]} of DRY's time ({first[1]})", *(f"{share} ({window})" for share, window in others)])
     return (
-        f"The slowest preset takes this share of DRY's time, in the worst of {len(data['speed'])} cases, half of them with "
-        f"only the 40 candidates that top-k leaves: {shares}."
+        f"In the worst of {len(data['speed'])} cases, the slowest preset takes {shares}. In half of the cases the samplers "
+        "get only the 40 tokens that top-k leaves."
     )
 
 
@@ -275,7 +296,7 @@ def matrix(data: dict[str, Any]) -> list[str]:
         f"The share of {count} greedy sequences ({plan['short']} openings and {plan['long']} prompts of "
         f"{plan['long_tokens']:,} tokens, {plan['new']} new tokens each) that equal the reference loop's, token for token; for "
         "quantised models the reference loop runs over the engine's own logits. Near-tie: where the sequences part, the two "
-        "best logits of the reference are less than 0.001 apart, by as much as is said. Sequences that "
+        "best logits of the reference are less than 0.001 apart. The table gives their difference. Sequences that "
         f"differ between settings, of {count}: {changed}. {data['machine']['cpu']}; {versions}. `make matrix`."
     )
     return [*table(["engine", *map(_without_a_gate, settings)], rows), "", *paragraph(about)]

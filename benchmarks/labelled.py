@@ -32,7 +32,7 @@ from research.labelled import build
 COPIES = (3, 5, 8, 12, 20)
 LENGTHS = {"characters": (60, 120, 200, 240, 300, 400, 600), "tokens": (20, 40, 60, 80, 120, 240, 480, 960)}
 FRESH = range(1_000, 9_000, 1_000)
-FORGIVING = ("tandem", "drift", "counter", "edited")
+IN_PAGE = ("tandem", "drift", "counter", "edited")  # in the table of docs/detection.md
 
 TOKENIZER = Tokenizer.from_file(str(bundled_model.path() / "tokenizer.json"))
 
@@ -74,7 +74,7 @@ def main() -> None:
             text = document["text"]
             sequence = text if items == "characters" else TOKENIZER.encode(text).ids
             verdict = {name: bool(criterion(sequence)) for name, criterion in criteria.items()}
-            verdict["any of " + ", ".join(FORGIVING)] = any(verdict[name] for name in FORGIVING)
+            verdict["any of " + ", ".join(IN_PAGE)] = any(verdict[name] for name in IN_PAGE)
             runs = [
                 (run.copies, run.length, run.start + run.length == len(sequence))
                 for run in find_repetitions(sequence, min_copies=min(COPIES), min_length=min(LENGTHS[items]))
@@ -112,7 +112,7 @@ def counts(criterion: str, documents: list[dict[str, Any]], flagged: list[bool])
         hits = [name for name, flag in chosen if flag]
         row = {"criterion": criterion, **dict(zip(("label", "group", "kind"), key))}
         row |= {"texts": len(chosen), "flagged": len(hits)}
-        yield row | ({"which": hits} if key[0] == "legitimate" and criterion in FORGIVING else {})
+        yield row | ({"which": hits} if key[0] == "legitimate" and criterion in IN_PAGE else {})
 
 
 def summary(documents: list[dict[str, Any]], flagged: list[bool]) -> dict[str, int]:
@@ -129,7 +129,7 @@ def summary(documents: list[dict[str, Any]], flagged: list[bool]) -> dict[str, i
 def fresh() -> Iterator[dict[str, Any]]:
     """Count on new texts of the same generators, which no threshold was chosen on."""
     documents = [document for first in FRESH for document in build.generated(first)]
-    for name in FORGIVING:
+    for name in IN_PAGE:
         criterion = CRITERIA["characters"][name]
         flagged = [bool(criterion(document["text"])) for document in track(documents, f"{name} ...", transient=True)]
         yield from ({"items": "characters", **row} for row in counts(name, documents, flagged))

@@ -176,7 +176,10 @@ def fields(_: dict[str, Any]) -> list[str]:
     guarded, most = LZPenaltyConfig.guarded(), f"{settings_of.MAX_WEIGHT:g}"
     window = f"1 to {settings_of.MAX_WINDOW:,}"
     told = {
-        "strength": (f"0 to {most}", "logits for each bit of codelength; 0 switches the penalty off"),
+        "strength": (
+            f"0 to {most}",
+            "how strong the penalty is: a copied token's logit falls by this number for each bit that the copy saves. 0 is off",
+        ),
         "window_size": (window, "how many past tokens are searched for copies"),
         "buffer_size": (f"1 to {settings_of.MAX_BUFFER:,}", "the longest match that is looked for"),
         "formula": ("paper, sglang", "the closed form of the paper, or the formula of the authors' SGLang fork"),

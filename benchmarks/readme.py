@@ -23,6 +23,7 @@ CHOSEN, PUBLISHED, TURNS = (f"../../research/presets/results/{name}.json" for na
 TABLES: tuple[tuple[str, str, Callable[[dict[str, Any]], list[str]], str], ...] = (  # page, mark, table, results file
     ("README.md", "real-models", preset_tables.in_short, PUBLISHED),
     ("README.md", "cost-in-short", op_tables.cost_in_short, "h200.json"),
+    ("README.md", "vllm-in-short", engine_tables.vllm_in_short, "vllm.json"),
     ("README.md", "real-models-notes", preset_tables.about_in_short, PUBLISHED),
     ("README.md", "cost-notes", op_tables.about_cost_in_short, "h200.json"),
     ("docs/choosing.md", "glance", preset_tables.at_a_glance, PUBLISHED),

@@ -10,8 +10,9 @@
 
     python -m lz_penalty.engines.transformers serve MODEL
 
-The processor is a pure function of the token ids it is called with. So it is exact in beam search, and in assisted and
-prompt-lookup decoding, which call it with growing and shrinking prefixes.
+The processor is a pure function of the token ids it is called with, and of where the prompt ends, which it learns from the
+first call of a generation. So it is exact in beam search, and in assisted and prompt-lookup decoding, which call it with
+growing and shrinking prefixes.
 
     _processor.py    the penalty in `generate`; `_assistants.py`: not for an assistant with another tokenizer
     _policy.py       policies in `generate`; `_rows.py` finds each row's generation again from the ids

@@ -13,7 +13,7 @@ One decoding step, from the class that vLLM loads to the kernel:
     vLLM calls LZPenaltyLogitsProcessor.apply(logits)                                                      _processor.py
       -> V1State.apply(logits)     does the step in C or in Python                                         here
 
-    In Python -> _apply(logits)
+    In Python -> _apply(logits). Only the reading of new tokens may be in C:
         _take_in_c or _take_in_python   write the new tokens into the fields; `_take_in_python` also loads whole histories
         _read_tokens                    with a policy: each `Generation` reads its new token. A request that comes to another
                                         section gets the settings row of that section
@@ -35,7 +35,9 @@ A request with a policy keeps the whole batch in Python. After a change of the b
                                step 2             Python   `find_kernel` and `lower_kernel`
                                step 3 and later   C        `find_kernel` and `lower_kernel`; from Python in a step in which
                                                            an output has gained no token or several
-    some request has a policy  every step         Python   `row_kernel`; also without a C compiler or pinned memory
+    some request has a policy  every step         Python   `row_kernel`
+    no C compiler, or memory cannot be pinned
+                               every step         Python   `row_kernel`
     a window > 2048            every step         Python   `store_kernel`, `gather_kernel` and `write_kernel`
 """
 

@@ -19,7 +19,7 @@ KINDS = ("transformers", "vllm", "sglang", "inspect")
 LZ_FIELD = {kind: place for kind, place in STYLES.items() if place is not None}  # where a server reads `lz_*`
 LOCAL_FIELD = "lz_penalty_local"  # read by `local.py`
 # The baselines that each kind has, and the server's own field for each; an empty one is a field of inspect-ai.
-BASELINES = {
+SERVER_FIELDS = {
     "vllm": {"repetition": "repetition_penalty", "frequency": "", "presence": ""},
     "sglang": {"repetition": "repetition_penalty", "frequency": "", "presence": ""},
     "inspect": {"frequency": "", "presence": ""},
@@ -29,7 +29,7 @@ BASELINES = {
 def check_penalty(name: str) -> None:
     """Raise an error if there is no such penalty. A server's baselines are checked here, for machines without torch."""
     head, _, value = name.partition(":")
-    if head not in BASELINES["vllm"]:
+    if head not in SERVER_FIELDS["vllm"]:
         named(name)
     elif value and not _is_number(value):
         raise LZPenaltyError(f"penalty {show(name)}: {show(value)} must be a number.")
@@ -89,7 +89,7 @@ def _fields(kind: str, penalty: str) -> tuple[dict[str, Any], dict[str, Any]]:
     body: dict[str, Any] = {LZ_FIELD[kind]: alone(kind, OFF)} if kind in LZ_FIELD else {}
     if penalty == "none":
         return {}, body
-    known = BASELINES[kind]
+    known = SERVER_FIELDS[kind]
     if head not in known:
         raise LZPenaltyError(
             f"penalty {penalty!r}: kind {kind!r} does not have it, so it would do nothing; it has {', '.join(known)}."
