@@ -200,9 +200,10 @@ def llama_cpp(data: dict[str, Any]) -> list[str]:
         [window, *(f"{times[name]:.1f} us" for name in ("DRY", "LZ paper", ours))]
         for window, times in data["samplers"].items()
     ]
+    longer = taken[f"sample() with {ours[3:]}, C"] - sample
     note = (
         "The last row of the first table is not included in the rows above it: a processor costs its own row and the last row. "
-        f"With {_without_a_gate(ours[3:])} in C, `sample()` takes {taken[f'sample() with {ours[3:]}, C'] - sample:.0f} us longer. "
+        f"With {_without_a_gate(ours[3:])} in C, `sample()` takes {longer:.0f} us longer. "
         f"Medians of interleaved runs at a vocabulary of {data['vocabulary']:,}; the processor is timed inside `sample()`, "
         f"whose chain is made once, as by `generate`. {machine(data, ('python', 'numba', 'llama-cpp-python'))}. "
         "`make bench-llama-cpp`."
@@ -261,7 +262,7 @@ def llama_server_speed_in_short(data: dict[str, Any]) -> list[str]:
 def _shares(data: dict[str, Any]) -> str:
     """Return the worst ratio for each window."""
     first, *others = [(f"{one['found']:.0%}", one["claim"].split(":")[0]) for one in data["claims"]]
-    shares = " or ".join([f"{first[0]} of DRY's time ({first[1]})", *(f"{share} ({window})" for share, window in others)])
+    shares = " or ".join([f"{first[0]} of DRY's time ({first[1]})", *(f"{part} ({window})" for part, window in others)])
     return (
         f"In the worst of {len(data['speed'])} cases, the slowest preset takes {shares}. In half of the cases the samplers "
         "get only the 40 tokens that top-k leaves."

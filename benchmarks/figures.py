@@ -76,7 +76,7 @@ def look(family: str) -> dict[str, Any]:
 
 def against_cost(data: dict[str, Any], value: str, label: str) -> plt.Figure:
     """Draw one value over the cost on human text: a line per kind of penalty, a point per strength."""
-    figure, axes = plt.subplots(figsize=(8, 4.6))
+    figure, axes = plt.subplots(figsize=(6, 4.2))
     for family, name in NAMES.items():
         rows = [row for row in data["results"] if row["penalty"].split(":")[0] == family and "," not in row["penalty"]]
         points = sorted((prose_cost(row), row[value]) for row in rows)
@@ -91,7 +91,7 @@ def against_cost(data: dict[str, Any], value: str, label: str) -> plt.Figure:
     axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
     axes.set_xlabel("harm: human text, further bits per token")
     axes.set_ylabel(label)
-    axes.legend(fontsize=9, frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.45, -0.16), ncols=2, columnspacing=1)
     return figure
 
 
@@ -146,15 +146,17 @@ def time(data: dict[str, Any]) -> plt.Figure:
         ("the paper's method, dense", "dense paper", {}, "sglang"),
         ("DRY, as a processor", "DRY", {}, "dry"),
     ]
-    figure, axes = plt.subplots(figsize=(8, 3.2))
+    figure, axes = plt.subplots(figsize=(6, 4.6))
     for place, (label, contender, cell, family) in enumerate(reversed(rows)):
         text = microseconds(data, contender, **cell)
-        axes.barh(label, float(text.replace(",", "")), color=look(family)["color"], height=0.6)
-        axes.text(float(text.replace(",", "")) * 1.15, place, f"{text} us", va="center", fontsize=10)
+        axes.barh(place, float(text.replace(",", "")), color=look(family)["color"], height=0.35)
+        axes.text(float(text.replace(",", "")) * 1.15, place, f"{text} us", va="center")
+        axes.text(1.1, place + 0.22, label, va="bottom")
+    axes.set_yticks([])
     axes.set_xscale("log")
     axes.set_xlim(1, 400_000)
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel(f"microseconds for a batch of 64, vocabulary 151,936, {data['machine']['gpu']}")
+    axes.set_xlabel(f"microseconds, batch 64, vocabulary 151,936, {data['machine']['gpu']}")
     return figure
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from openai import OpenAI
 
-SETTINGS = {"lz_preset": "guarded", "lz_penalty": 0.2}
+SETTINGS = {"lz_preset": "guarded"}
 EXTRA_BODY: dict[str, dict[str, Any]] = {
     "transformers": SETTINGS,  # python -m lz_penalty.engines.transformers serve MODEL
     "llama.cpp": SETTINGS,  # lz-penalty serve-llama model.gguf

@@ -1,8 +1,9 @@
-"""`lz-penalty doctor`: show versions, which backends and engines run here, and why others do not."""
+"""`lz-penalty doctor`: show versions, which backends and engines run here, why others do not, and check LZ_PENALTY_SERVER."""
 
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 import shutil
@@ -14,6 +15,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from lz_penalty.errors import LZPenaltyError
 
 # The oldest supported version of each engine, and the names of its distributions.
 ENGINES = {
@@ -39,24 +42,55 @@ def doctor(as_json: bool = typer.Option(False, "--json", help="Print JSON instea
         lz-penalty doctor
         lz-penalty doctor --json
 
+    If LZ_PENALTY_SERVER is set, the command checks its value and prints the
+    server's default. If the value is invalid, the command prints the error and
+    ends with exit code 2.
+
     Paste the output into a report of a bug.
     """
     from lz_penalty import available_backends
+    from lz_penalty.engines.server import VARIABLE
 
     reasons = {f"backend {name}": reason for name, reason in available_backends().items()}
     reasons |= {f"engine {name}": _engine_problem(name, *about) for name, about in ENGINES.items()}
+    problem = server = None
+    try:
+        server = _server()
+    except LZPenaltyError as error:
+        problem = error
     if as_json:
-        print(
-            json.dumps({"versions": _versions()} | {name: why or "usable" for name, why in reasons.items()}, indent=2)
-        )
-        return
-    for name, version in _versions().items():
-        print(f"{name + ':':<18}{version}")
-    print()
-    table = Table("", "usable", "needs", box=None, pad_edge=False)
-    for name, reason in reasons.items():
-        table.add_row(name, "[red]no[/]" if reason else "[green]yes[/]", escape(reason or ""))
-    Console().print(table)
+        found = {"versions": _versions()} | {name: why or "usable" for name, why in reasons.items()}
+        if server or problem:
+            found[VARIABLE] = server or str(problem)
+        print(json.dumps(found, indent=2))
+    else:
+        for name, version in _versions().items():
+            print(f"{name + ':':<18}{version}")
+        print()
+        table = Table("", "usable", "needs", box=None, pad_edge=False)
+        for name, reason in reasons.items():
+            table.add_row(name, "[red]no[/]" if reason else "[green]yes[/]", escape(reason or ""))
+        Console().print(table)
+        if server:
+            print(f"\n{VARIABLE}: {server}")
+    if problem:
+        raise problem
+
+
+def _server() -> str | None:
+    """Return what LZ_PENALTY_SERVER gives to requests without `lz_*` fields; `None` if it is not set.
+
+    Raises:
+        LZPenaltyError: the value is invalid. No server starts with it.
+    """
+    from lz_penalty.engines.server import VARIABLE, ServerSettings
+
+    text = os.environ.get(VARIABLE)
+    if not text:
+        return None
+    default = ServerSettings.from_json(text).default
+    given = "no penalty" if default is None else json.dumps(json.loads(text)["default"])
+    return f"valid. Requests without lz_* fields get {given}"
 
 
 def _versions() -> dict[str, str]:
