@@ -200,10 +200,8 @@ def llama_cpp(data: dict[str, Any]) -> list[str]:
         [window, *(f"{times[name]:.1f} us" for name in ("DRY", "LZ paper", ours))]
         for window, times in data["samplers"].items()
     ]
-    longer = taken[f"sample() with {ours[3:]}, C"] - sample
     note = (
-        "The last row of the first table is not included in the rows above it: a processor costs its own row and the last row. "
-        f"With {_without_a_gate(ours[3:])} in C, `sample()` takes {longer:.0f} us longer. "
+        "For the whole cost of a processor, add the last row of the first table to the row of the preset. "
         f"Medians of interleaved runs at a vocabulary of {data['vocabulary']:,}; the processor is timed inside `sample()`, "
         f"whose chain is made once, as by `generate`. {machine(data, ('python', 'numba', 'llama-cpp-python'))}. "
         "`make bench-llama-cpp`."

@@ -2,9 +2,36 @@
 
 from __future__ import annotations
 
+import csv
 from typing import Any
 
-from benchmarks.tables import machine, paragraph, results, signed, table
+from benchmarks.tables import bullets, machine, paragraph, results, signed, table
+from benchmarks.workload import ROOT
+
+UNGATED = "ungated"  # in results from before the first release: the preset `guarded` of that time
+UNGATED_FIELDS = ",lookback=adjacent,min_match_length=3,escalation=1"  # that it changes in `paper`
+
+
+def today(name: str) -> str:
+    """Return the name that today's commands know a penalty by.
+
+    >>> today("ungated"), today("ungated:0.3"), today("dry:0.8")
+    ('paper:0.15,lookback=adjacent,min_match_length=3,escalation=1', \
+'paper:0.3,lookback=adjacent,min_match_length=3,escalation=1', 'dry:0.8')
+    """
+    family, _, strength = name.partition(":")
+    return f"paper:{strength or '0.15'}{UNGATED_FIELDS}" if family == UNGATED else name
+
+
+def shell(command: str, arguments: list[str]) -> list[str]:
+    """Return a block with a command on lines of the documentation's width."""
+    lines = [command]
+    for argument in arguments:
+        if len(lines[-1]) + len(argument) > 116:
+            lines[-1] += " \\"
+            lines.append("   ")
+        lines[-1] += f" {argument}"
+    return ["```sh", *lines, "```"]
 
 
 def comparison(data: dict[str, Any]) -> list[str]:
@@ -13,15 +40,14 @@ def comparison(data: dict[str, Any]) -> list[str]:
     for row in data["results"]:
         bits = prose_cost(row)
         cost = "infinite" if bits is None else f"{signed(bits)} bits"
-        ours = row["penalty"].split(":")[0] in ("paper", "ungated", "guarded", "failsafe")
+        ours = row["penalty"].split(":")[0] in ("paper", UNGATED, "guarded", "failsafe")
         name = f"**{row['penalty']}**" if ours else row["penalty"]
         shares = [f"{row['degenerate']:.1%}", f"{row['loops']:.1%}", f"{row['distinct_4']:.2f}"]
         rows.append([name, *shares, cost, f"{row['accuracy']:.1%}"])
     plan = data["plan"]
     about = (
         f"{plan['prompts']} open-ended prompts, {plan['new_tokens']:,} tokens each, greedy, {plan['dtype']}; the model may not "
-        f"end. Harm: further bits per token on {_prose(plan)}. Right: {plan['problems']} reasoning problems. {machine(data)}. "
-        f"Made by `lz-penalty compare --prompts {plan['prompts']} --problems {plan['problems']} --dtype {plan['dtype']}`."
+        f"end. Harm: further bits per token on {_prose(plan)}. Right: {plan['problems']} reasoning problems. {machine(data)}."
     )
     columns = ["penalty", "degenerate", "loops", "different 4-grams", "harm", "right"]
     return [*table(columns, rows), "", *paragraph(about)]
@@ -40,21 +66,15 @@ def _prose(plan: dict[str, Any]) -> str:
 
 def sweep(data: dict[str, Any]) -> list[str]:
     """Return the comparison of many strengths, sorted by penalty, without the settings that change another field."""
-    rows = [row for row in data["results"] if "," not in row["penalty"]]
-    return [*comparison(data | {"results": sorted(rows, key=lambda row: row["penalty"])}), "", *_failsafe_on_prose()]
-
-
-def _failsafe_on_prose() -> list[str]:
-    """Return what `failsafe` costs on prose, in both measurements; two pages say it with these words."""
-    swept = next(row for row in results("sweep.json")["results"] if row["penalty"] == "failsafe")
-    row = next(row for row in results("cost.json")["results"] if row["penalty"] == "failsafe")
-    prose = next(one for one in row["texts"] if one["kind"] == "prose")
-    return paragraph(
-        f"`failsafe` on prose: {_bits(swept['human_text_cost'])} further bits per token on "
-        f"{results('sweep.json')['plan']['passages']} passages of books (docs/results.md), and {_bits(prose['cost']['mean'])} "
-        f"on {prose['texts']} texts of books and manuals (docs/cost.md). Manuals contain lines of `=` or `-`, which are exact "
-        f"loops. In both, the bundled model reads the texts. In the second, {prose['lost']:.1%} of the right tokens are lost."
+    rows = sorted((row for row in data["results"] if "," not in row["penalty"]), key=lambda row: row["penalty"])
+    plan = data["plan"]
+    about = (
+        "This table was made on 15 November 2026, before the first release. The command below measures the same penalties "
+        "today. It measures harm on the bundled texts by kind, so its column for prose differs from the harm above."
     )
+    options = [f"--{name} {plan[name]}" for name in ("prompts", "problems", "dtype")]
+    command = shell("lz-penalty compare", [*options, *(today(row["penalty"]) for row in rows)])
+    return [*comparison(data | {"results": rows}), "", *paragraph(about), "", *command]
 
 
 # ---------------------------------------------------------------- lz-penalty duality
@@ -73,11 +93,12 @@ def duality(data: dict[str, Any]) -> list[str]:
     about = (
         f"{texts} passages of books that the bundled model has not seen, {first['tokens']:,} tokens and "
         f"{first['bytes']:,} bytes, each coded by itself. {'All' if all(coded) else 'NOT all'} {len(coded) * texts} codes of "
-        f"language models, LZSS among them, were decoded to the same text. Made by `lz-penalty duality --passages {texts} "
-        "--out benchmarks/results/duality.json`."
+        "language models, LZSS among them, were decoded to the same text. This table was made on 15 November 2026, before the "
+        f"first release. The command below measures the same today. It writes the settings of `{UNGATED}` instead of the name."
     )
     columns = ["coded by", "cross-entropy, bits per token", "code, bits per token", "bits per byte", "size"]
-    return [*table(columns, rows), "", *paragraph(about)]
+    options = [f"--passages {texts}", "--penalty paper", f"--penalty {today(UNGATED)}"]
+    return [*table(columns, rows), "", *paragraph(about), "", *shell("lz-penalty duality", options)]
 
 
 def excess(data: dict[str, Any]) -> list[str]:
@@ -103,6 +124,7 @@ def partition(data: dict[str, Any]) -> list[str]:
 
 # ---------------------------------------------------------------- lz-penalty cost
 
+PROSE = ("frequency:0.3", "dry:0.8", "failsafe", "paper", "repetition:1.2")  # on all three pages
 COSTS = ("none", "guarded", "failsafe", "paper", "sglang", "repetition:1.2", "frequency:0.3", "dry:0.8")
 
 
@@ -125,7 +147,55 @@ def cost(data: dict[str, Any]) -> list[str]:
         f"`cost_guarded.json`; both files also contain 95 % intervals. {machine(data)}."
     )
     columns = ["penalty", *(one["kind"] for one in none["texts"]), "copies", "spoilt copies"]
-    return [*table(columns, rows), "", *paragraph(about), "", *_failsafe_on_prose()]
+    return [*table(columns, rows), "", *paragraph(about), "", *_prose_elsewhere(data)]
+
+
+def _prose_elsewhere(data: dict[str, Any]) -> list[str]:
+    """Return a section that compares the harm on prose here with that of two other pages."""
+    here = next(one for one in data["results"][0]["texts"] if one["kind"] == "prose")["texts"]
+    swept = results("sweep.json")
+    elsewhere = {row["penalty"]: row["human_text_cost"] for row in swept["results"]}
+    with (ROOT / "research/studies/small/costs.csv").open(encoding="utf-8", newline="") as file:
+        small = {row["penalty"]: float(row["bits"]) for row in csv.DictReader(file)}
+    rows = [
+        [
+            "texts",
+            f"{swept['plan']['passages']} passages of books",
+            "the first 8 of these",
+            f"these 8, and {here - 8} manuals",
+        ],
+        ["tokens of each, at most", "1,024", "512", "1,024"],
+    ]
+    found = {row["penalty"]: row for row in data["results"]}
+    for name in PROSE:
+        bits = next(one for one in found[name]["texts"] if one["kind"] == "prose")["cost"]["mean"]
+        study = small.get(name, small.get("paper:0.15") if name == "paper" else None)
+        rows.append([f"`{name}`", _bits(elsewhere[name]), _bits(study), _bits(bits)])
+    columns = [
+        "",
+        "[results](results.md#variety)",
+        "[the small study](../research/studies/small/report.md)",
+        "this page",
+    ]
+    about = (
+        "Three pages have the harm of the bundled model on prose, in further bits per token. The settings of a penalty are the "
+        "same on all three. The texts differ:"
+    )
+    why = [
+        "`frequency` counts every token of the text, so it costs more in longer texts.",
+        "`dry` grows exponentially with the length of a copy, so a few long copies decide. In the books they are names and "
+        "phrases, the longest of them in passages 9 to 32. In a manual it is a line of `~`, which costs billions of bits.",
+        "`failsafe` acts on exact loops alone. The books have none. Lines of `=`, `-` or `~` in manuals are exact loops.",
+    ]
+    return [
+        "### Harm on prose in three measurements",
+        "",
+        *paragraph(about),
+        "",
+        *table(columns, rows),
+        "",
+        *bullets(why),
+    ]
 
 
 def _with_guarded(data: dict[str, Any]) -> dict[str, Any]:

@@ -88,8 +88,8 @@ def about_cost_in_short(data: dict[str, Any]) -> list[str]:
     """Return the README's footnote on that table."""
     about = (
         "**Cost**: device time; every second row of the batch is in a loop. DRY waits for the device, so its whole call is "
-        f"timed. `guarded` was measured with other thresholds of its gate; vLLM was measured with `guarded` as it was "
-        f"before it got its gate, which decides where the penalty acts. {machine(data)}."
+        f"timed. The gate of `guarded` decides where the penalty acts. The first table was measured with other "
+        f"thresholds of the gate, the table of vLLM with an older `guarded` that had no gate. {machine(data)}."
     )
     return bullets([about])
 

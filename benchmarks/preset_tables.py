@@ -7,7 +7,7 @@ from dataclasses import fields as fields_of
 from typing import Any
 
 from benchmarks.detection_tables import wilson
-from benchmarks.tables import bullets, paragraph, table
+from benchmarks.tables import bullets, paragraph, results, table
 from benchmarks.workload import ROOT
 from lz_penalty import LZPenaltyConfig
 from lz_penalty import config as settings_of
@@ -121,9 +121,11 @@ def choice(data: dict[str, Any]) -> list[str]:
         tokens = " / ".join(f"{found[model][INSTRUCTIONS]['tokens']:.0f}" for model in models)
         rows.append([label(name), str(len(FAMILIES[family])), _yes(found), *near, tokens, f"{harm_of(found):.1%}"])
     few, more = (settings["none"]["smollm2"][task]["answers"] for task in (INSTRUCTIONS, "gsm8k_train"))
+    both = sum("gsm8k_train" in found["smollm2"] for found in settings.values())
     about = (
-        f"Near-loops are counted in the answers to {few} instructions (even numbers, at most 1,024 tokens). Settings that "
-        f"could still win also answered {more} training problems of GSM8K (at most 768 tokens). So one answer is "
+        f"Near-loops are counted in the answers to {few} instructions (even numbers, at most 1,024 tokens). {both} settings, "
+        f"all that could still win among them, also answered {more} training problems of GSM8K (at most 768 tokens). So one "
+        "answer is "
         f"{1 / (few + more):.1%} of {few + more} for these settings, and {1 / few:.1%} of {few} for the others. Tokens: per "
         "answer to an instruction, SmolLM2 / TinyLlama. Lost: the mean over both models and over prose, code and Markdown. "
         f"{_machine(data)}. `results/choose.json` has all {len(settings)} settings."
@@ -193,11 +195,14 @@ def fields(_: dict[str, Any]) -> list[str]:
         ),
         "escalation": (f"0 to {most}", "extra bits against an exact loop; they grow with every copy"),
         "loop_window": (window, "how many past tokens are searched for loops"),
-        "gate_low": ("0 to 1", "no codelength counts up to this copy share. `None`: no gate"),
-        "gate_high": ("above `gate_low`, to 1", "codelengths count in full from this copy share on"),
+        "gate_low": (
+            "0 to 1",
+            "the penalty is off while at most this share of recent tokens is copied; escalation still acts. `None`: no gate",
+        ),
+        "gate_high": ("above `gate_low`, to 1", "the penalty is full from this share on; between the two it grows"),
         "gate_window": (
             f"{settings_of.MIN_GATE_WINDOW} to {settings_of.MAX_GATE_WINDOW:,}",
-            "over how many past tokens the copy share is taken",
+            "over how many past tokens the share is counted",
         ),
         "include_prompt": ("True, False", "whether the prompt's tokens count"),
         "exempt_token_ids": (
@@ -260,7 +265,29 @@ def harm_by_kind(data: dict[str, Any]) -> list[str]:
         "their questions, and copying tasks: a quotation, code with a name changed, JSON. The next table has the number of "
         "texts."
     )
-    return [*table(["penalty", *KINDS_AND_TASKS.values()], rows), "", *paragraph(about)]
+    return [
+        *table(["penalty", *KINDS_AND_TASKS.values()], rows),
+        "",
+        *paragraph(about),
+        "",
+        *paragraph(_harm_before(data)),
+    ]
+
+
+def _harm_before(data: dict[str, Any]) -> str:
+    """Return how the harm on these texts differs from that on the texts that the choice was made with."""
+    models, names = READERS[:2], ["guarded", "dry:0.8,allowed_length=2"]
+    (ours, theirs), (ours_now, theirs_now) = (
+        [{model: found[model] for model in models} for _, found in _named(one, names)]
+        for one in (results("../../research/presets/results/choose.json"), data)
+    )
+    markdown = [one["smollm2"][HARM]["markdown"]["lost"] for one in (ours, ours_now)]
+    return (
+        f"Mean of {_and(MODELS[model] for model in models)} over prose, code and Markdown: guarded loses "
+        f"{harm_of(ours):.1%} of the right tokens in the texts of the choice, and {harm_of(ours_now):.1%} in these. DRY 0.8 "
+        f"loses {harm_of(theirs):.1%} and {harm_of(theirs_now):.1%}. In Markdown alone, SmolLM2-135M "
+        f"loses {markdown[0]:.1%} and {markdown[1]:.1%} under guarded."
+    )
 
 
 def harm_by_model(data: dict[str, Any]) -> list[str]:

@@ -1,7 +1,7 @@
 """Summarise the files that `measure` and `harm` wrote, and apply the rule: `python -m research.presets.summary FILES`.
 
-FILES may be summaries too. The table shows the best settings of each family; `*` marks those that qualify by the rule of
-`lz_penalty.evaluation.study._offline.choice`.
+FILES may be summaries too. The table shows the best settings of each family; its heading explains the columns. The rule is that
+of `lz_penalty.evaluation.study._offline.choice`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,12 @@ __all__ = [
 ]
 
 Row = dict[str, Any]
+HEADING = """\
+First line of a setting: * if it qualifies by the rule, right tokens lost (mean over models, prose, code and Markdown), family,
+name. Then a line for each model, with these numbers of each task: the shares of degenerate answers (D), loops (L), near-loops
+(N) and answers that were cut off (cap), the share of different 4-grams (d4), tokens per answer (tok). At the end of the line:
+right tokens lost, by kind of text.
+"""
 
 
 def paired(rows: Sequence[Row], plain: Sequence[Row]) -> Row:
@@ -104,7 +110,8 @@ def best(settings: Row, gates: int = 1) -> list[str]:
 
 
 def print_table(settings: Row, gates: int) -> None:
-    """Print the best settings of each family, best first."""
+    """Print a heading that explains the columns, then the best settings of each family, best first."""
+    print(HEADING)
     shown: dict[str, int] = {}
     for name in ranked(settings):
         family = family_of(name)
@@ -117,10 +124,10 @@ def print_table(settings: Row, gates: int) -> None:
             print(f"       {model:12}", end="")
             for what, means in parts.items():
                 if what == HARM:
-                    print(" ".join(f"{kind[:9]} {one['lost']:.1%}" for kind, one in means.items()), end="")
+                    print(" ".join(f"{kind} {one['lost']:.1%}" for kind, one in means.items()), end="")
                 else:
                     print(
-                        f"{what[:12]}: {means['degenerate']:.1%} {means['loops']:.1%} {means['near_loops']:.1%} "
+                        f"{what[:12]}: D {means['degenerate']:.1%} L {means['loops']:.1%} N {means['near_loops']:.1%} "
                         f"cap {means['capped']:.0%} d4 {means['distinct_4']:.2f} tok {means['tokens']:.0f} | ",
                         end="",
                     )

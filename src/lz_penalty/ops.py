@@ -103,7 +103,7 @@ def prepare_lz_penalty(
         ahead: with Triton on CUDA, use two launches, the first of which needs no logits. After a few calls, the attribute
             `ahead` of the function is a `lz_penalty.kernels.triton._launch.LaunchAhead`: with it, C can start the first
             launch while the logits are still being computed. Call the function on one stream only, because it keeps the
-            arrays that the two launches share. With Triton, call a function with a gate on one stream only too. It remembers
+            arrays that the two launches share. With Triton, this also holds if a row has a gate: the function then remembers
             from call to call which tokens are copies, and looks for new ones only. The results do not depend on this.
 
     Returns:

@@ -149,4 +149,5 @@ def _engine_problem(name: str, oldest: str, distributions: list[str]) -> str | N
             continue
         have, need = ([int(part) for part in re.findall(r"\d+", text)] for text in (version, oldest))
         return None if have >= need else f"{name} {version} is too old: install {oldest} or later"
-    return f"{name} is not installed: pip install {name}"
+    extra = {"mlx-lm": "mlx", "llama-cpp-python": "llama-cpp"}.get(name, name)
+    return f"{name} is not installed: pip install 'lz-penalty[{extra}]'"

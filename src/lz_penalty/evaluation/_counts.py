@@ -1,4 +1,4 @@
-"""The baselines that count tokens, and the class of all baselines; `baselines` has the public names."""
+"""The baselines that count tokens, and the class of all baselines; `baselines` imports them all."""
 
 from __future__ import annotations
 

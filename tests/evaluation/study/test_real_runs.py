@@ -9,9 +9,10 @@ import time
 
 import pytest
 
+from lz_penalty.evaluation.study._offline.claims import claims
 from lz_penalty.evaluation.study._offline.files import read_result, write_result
 from lz_penalty.evaluation.study._offline.report import write_offline_report
-from lz_penalty.evaluation.study._offline.study import read_study
+from lz_penalty.evaluation.study._offline.study import Study, read_study
 from lz_penalty.evaluation.study._offline.summaries import share
 from tests.support import ROOT, real_study
 from tests.support.commands import run
@@ -151,6 +152,16 @@ def test_a_report_over_temperatures(tmp_path):
     written = {path: path.read_bytes() for path in (tmp_path / "figures").iterdir()}
     write_offline_report(tmp_path, tmp_path)
     assert written == {path: path.read_bytes() for path in (tmp_path / "figures").iterdir()}
+
+
+def test_costs_are_compared_on_models_that_have_every_setting():
+    plan = read_study(REAL).plan
+    rows = [{"kind": kind, "right": 100, "lost": 10} for kind in ("prose", "code", "markdown")]
+    best = [row | {"lost": 0} for row in rows]
+    named = [(model, penalty) for model in ("smollm2", "gemma") for penalty in ("paper:0.15", "guarded:0.35")]
+    study = Study(plan, harm=dict.fromkeys(named, rows) | {("qwen05", "guarded:0.35"): best})
+    (told,) = claims(study)
+    assert "SmolLM2-135M, Gemma-270M: `paper:0.15` 10.0 %; **guarded** 10.0 %." in told
 
 
 def test_a_later_folder_replaces_an_earlier_one(tmp_path):

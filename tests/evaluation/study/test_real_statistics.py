@@ -9,6 +9,7 @@ from scipy.stats import binomtest
 from lz_penalty.detection import find_repetition
 from lz_penalty.evaluation.study._offline.differences import bootstrap, compare, corrected, mcnemar, sign_flip
 from lz_penalty.evaluation.study._offline.settings import STOP_LENGTH, cut
+from lz_penalty.evaluation.study._offline.summaries import harm_mean, harm_share
 
 
 @pytest.mark.parametrize(("more", "less"), [(0, 0), (3, 0), (8, 2), (93, 141), (400, 500)])
@@ -96,3 +97,21 @@ def test_a_text_ends_where_the_copies_are_complete(copies):
         )
         first = next(ends, None)
         assert (cut(tokens, copies) or None) == (None if first is None else tokens[:first])
+
+
+def texts(*lost, kind="prose"):
+    return [{"kind": kind, "right": 100, "lost": one} for one in lost]
+
+
+def test_harm_is_a_mean_over_models_and_kinds_with_an_interval_over_texts():
+    one = [*texts(0, 2, 4), *texts(10, 10, kind="code")]
+    two = [*texts(2, 4, 6), *texts(30, 30, kind="code")]
+    found = harm_mean([one, two], ["prose", "code"])
+    assert found.mean == pytest.approx((0.02 + 0.1 + 0.04 + 0.3) / 4)
+    assert found.count == 5
+    alone = harm_share(one, ["prose"])
+    both = harm_mean([one, two], ["prose"])  # of equal texts, so that the interval is as wide as that of one model
+    assert both.high - both.low == pytest.approx(alone.high - alone.low)
+    assert both.low == pytest.approx(alone.low + 0.01)
+    assert harm_mean([one, two], ["json"]) is None
+    assert harm_mean([one, two], []) is None

@@ -128,6 +128,14 @@ def test_the_report_is_made_from_the_tables_alone(tmp_path, undrawn):
     assert "| `guarded` |" in (tmp_path / "one" / "report.md").read_text()
 
 
+def test_a_preset_of_earlier_results_is_explained(tmp_path, undrawn):
+    for name, told in (("guarded", False), ("ungated", True)):
+        rows = [Row("m", "t", penalty, 0.0, 1, "s", 1.0, degenerate=0.0) for penalty in ("none", name)]
+        write_rows(tmp_path / "results.csv", rows)
+        write_report(tmp_path, tmp_path)
+        assert ("`ungated` is `guarded` as it was" in (tmp_path / "report.md").read_text()) is told
+
+
 def test_names_cannot_break_out_of_the_page(tmp_path, undrawn):
     bad = "<script>alert(1)</script>"
     write_rows(tmp_path / "results.csv", [Row(bad, "t", "none", 0.0, 1, "s", 1.0, degenerate=0.0)])

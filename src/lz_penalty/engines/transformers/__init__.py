@@ -14,7 +14,8 @@ The processor is a pure function of the token ids it is called with, and of wher
 first call of a generation. So it is exact in beam search, and in assisted and prompt-lookup decoding, which call it with
 growing and shrinking prefixes.
 
-    _processor.py    the penalty in `generate`; `_assistants.py`: not for an assistant with another tokenizer
+    _processor.py    the penalty in `generate`; `_assistants.py` switches it off for an assistant with another
+                     tokenizer
     _policy.py       policies in `generate`; `_rows.py` finds each row's generation again from the ids
     _continuous.py   both in continuous batching
     _generate.py     `generate`, for `custom_generate` repositories

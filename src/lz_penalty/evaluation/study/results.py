@@ -15,6 +15,7 @@ from lz_penalty.errors import LZPenaltyError
 __all__ = ["Cost", "Row", "read_costs", "read_logs", "read_rows", "write_costs", "write_rows", "write_table"]
 
 ROWS, COSTS = "results.csv", "costs.csv"
+COST_TOKENS = 512  # of each passage of human text, at most
 
 
 class Row(NamedTuple):

@@ -21,13 +21,11 @@ from lz_penalty.errors import LZPenaltyError
 from lz_penalty.evaluation.loading import load, usable_device
 from lz_penalty.evaluation.penalties import is_lz, penalty
 from lz_penalty.evaluation.study.models import has_penalty, living, local_or_provider, make_judge, on_endpoint
-from lz_penalty.evaluation.study.results import COSTS, Cost, read_costs, write_costs
+from lz_penalty.evaluation.study.results import COST_TOKENS, COSTS, Cost, read_costs, write_costs
 from lz_penalty.evaluation.study.sweep import Cell, ModelEntry, Sweep, TaskEntry, cells
 from lz_penalty.evaluation.study.tasks import Questions, cell_config, load_questions, make_task
 
 __all__ = ["Outcome", "Prepared", "log_folder", "measure_costs", "prepare", "run_sweep"]
-
-COST_TOKENS = 512  # of each passage
 
 Tick = Callable[[int], None]  # called after every sample with its number of tokens
 

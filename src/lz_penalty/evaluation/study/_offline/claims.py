@@ -73,18 +73,19 @@ def _accuracy(claim: str, study: Study, names: Iterable[str]) -> list[str]:
 
 
 def _harm(study: Study, names: Iterable[str]) -> list[str]:
+    """Return what each setting costs, on the models that were measured with all of these settings."""
+    measured = {name for _, name in study.harm}
+    names = [name for name in dict.fromkeys(names) if name in measured]
+    models = [model for model in study.plan.models if all((model.name, name) in study.harm for name in names)]
     told = []
-    for name in dict.fromkeys(names):
-        models = [model for model in study.plan.models if (model.name, name) in study.harm]
+    for name in names:
         shares = [found.mean for model in models if (found := harm_share(study.harm[model.name, name]))]
         if shares:
             low, high = f"{100 * min(shares):.1f}", f"{100 * max(shares):.1f}"
             told.append(f"{label(name)} {low} %" if low == high else f"{label(name)} {low} to {high} %")
-    return (
-        [f"**What it costs.** Right tokens lost in prose, code and Markdown, by model: {'; '.join(told)}."]
-        if told
-        else []
-    )
+    who = ", ".join(_title(study, model.name) for model in models)
+    said = f"**What it costs.** Right tokens lost in prose, code and Markdown, lowest to highest of {who}: {'; '.join(told)}."
+    return [said] if told else []
 
 
 def _title(study: Study, model: str) -> str:

@@ -1,6 +1,6 @@
 """Paired differences against no penalty, with intervals that are corrected for the number of comparisons.
 
-The words of the report come from here: a difference is called real only if its corrected interval excludes zero.
+The words of the report come from here: `corrected` decides which differences are called real.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Difference:
         p: for no difference; corrected after `corrected`.
         count: questions that both answered.
         more, less: questions with a higher and with a lower value.
-        real: whether the corrected interval excludes zero; `False` before `corrected`.
+        real: whether the difference is established, by the rule of `corrected`; `False` before it.
     """
 
     mean: float

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lz_penalty.evaluation.study._offline.choice import harm_of, near_loops, of_harm, qualifies
+from lz_penalty.evaluation.study._offline.choice import RULE_KINDS, harm_of, near_loops, qualifies
 from lz_penalty.evaluation.study._offline.claims import claims
 from lz_penalty.evaluation.study._offline.missing import missing
 from lz_penalty.evaluation.study._offline.plan import RECOMMENDED, Model
 from lz_penalty.evaluation.study._offline.settings import NONE, canonical
 from lz_penalty.evaluation.study._offline.study import GREEDY, Cell, Study
-from lz_penalty.evaluation.study._offline.summaries import differences, primary, share
-from lz_penalty.evaluation.study._offline.tables import changed, label, markdown, percent, shown_settings
+from lz_penalty.evaluation.study._offline.summaries import DRAWS, differences, harm_mean, primary, share
+from lz_penalty.evaluation.study._offline.tables import (
+    changed,
+    label,
+    markdown,
+    percent,
+    shown_settings,
+    with_interval,
+)
 
 __all__ = ["page"]
 
@@ -35,8 +42,13 @@ METHOD = """\
 - Each answer is compared with the answer without a penalty to the same question. For right or wrong and for loops, p is
   McNemar's exact one; for shares and for means over runs, signs are flipped at random. Intervals draw the questions again
   ({draws:,} times, fixed seed).
-- p and intervals are corrected by Holm over all models, samplings and settings of a task. **A difference is called lower or
-  higher, and is in bold, only if its corrected interval excludes zero.** All others are called "not established".
+- p and intervals of differences are corrected by Holm over all models, samplings and settings of a task. **A difference is
+  called lower or higher, and is in bold, only if its corrected p is below 0.05 and its corrected interval excludes zero.** The
+  same must be true of every difference of the task with a smaller p. All others are called "not established".
+- Intervals of shares are 95 % intervals and are not corrected: Wilson's for near-loops; for right tokens lost, the texts are
+  drawn again ({texts:,} times).
+- Questions with very long prompts are left out. In `research/presets`, that is a prompt of 1,024 tokens or more: one of the 88
+  even-numbered instructions, and one of the 198 questions of GPQA diamond.
 - Near-loop: less than half of the 4-grams of an answer are different. Degenerate: a unit occurs 20 times or more in a row.
 - Lost: of the tokens of a given text that greedy decoding gets right without a penalty, the share that it gets wrong with it.
   A temperature loses a token with the probability that it samples another one. Stopping loses all tokens after its stop.
@@ -46,7 +58,8 @@ METHOD = """\
   even-numbered instructions, GSM8K's training problems, and texts with even numbers. The rule: among the settings with no
   degenerate answer and at most 1 % near-loops on each model, the least harm; if there is none, the fewest near-loops.
 - The six settings were not picked blindly. Most had been measured on the tuning data before (`research/presets`), and the
-  preset `guarded` was found there among 247 settings, more than any other family had. Only the six are equal here.
+  preset `guarded` was found there among 247 settings, more than any other family had. Only the number of settings, six, is
+  equal here. The earlier search was not.
 - Texts of answers are not stored here, and no question of AIME or GPQA."""
 
 
@@ -70,7 +83,7 @@ def page(study: Study, figures: Sequence[str], draws: int) -> str:
         _section(
             "Not measured", "\n".join(f"- {line}" for line in missing(study)) or "Nothing that the sweep asks for."
         ),
-        _section("How it is measured", METHOD.format(draws=draws)),
+        _section("How it is measured", METHOD.format(draws=draws, texts=DRAWS)),
         "All numbers: [cells](tables/cells.csv), [differences](tables/differences.csv), [harm](tables/harm.csv), "
         "[choice](tables/choice.csv). docs/study.md says how to run this on other models.",
     ]
@@ -89,10 +102,21 @@ def _about(study: Study) -> str:
     answers = sum(len(rows) for rows in study.answers.values())
     texts = sum(len(rows) for rows in study.harm.values())
     said = (
-        f"{answers:,} answers of {len(used)} models to {len(_tasks(study))} tasks, and {texts:,} readings of given texts, "
-        "without a penalty and with the best setting of every family. vLLM wrote all answers."
-    )
+        f"{answers:,} answers of {len(used)} models to {len(_tasks(study))} tasks, and {texts:,} readings of given texts. vLLM "
+        f"wrote all answers. {_settings(study)}"
+    ).strip()
     return f"{said}\n\n{markdown(['model', 'file', 'sha256 begins'], lines, '---|')}\n\n{_machines(study)}"
+
+
+def _settings(study: Study) -> str:
+    """Return sentences about the settings that were measured, and the families of which none was."""
+    if not study.best:
+        return ""
+    told = f"The settings: none, the best of {len(study.best)} families on the tuning data, and some usual ones."
+    lacking = [family for family in study.plan.families if family not in study.best]
+    if lacking:
+        told += f" No setting of these families is measured: {', '.join(lacking)}."
+    return f"{told} Not every task has every setting: [what is missing](#not-measured)."
 
 
 def _machines(study: Study) -> str:
@@ -105,7 +129,7 @@ def _machines(study: Study) -> str:
     told = f"Written on {', '.join(gpus)}." if gpus else "Written on a CPU."
     if gpus and on_cpu:
         rest = "; ".join(f"{what} ({', '.join(sorted(set(models)))})" for what, models in on_cpu.items())
-        told += f" A CPU wrote: {rest}. Their differences against no penalty contain that of the machines."
+        told += f" A CPU wrote: {rest}. Part of their difference from no penalty may come from the other machine."
     return told
 
 
@@ -145,15 +169,16 @@ def _loops(study: Study, how: str) -> list[str]:
                 cell = Cell(model.name, task, how, name)
                 near, tokens = share(study, cell, "near_loop"), share(study, cell, "tokens")
                 real = cell in found and found[cell].real
-                told = (
-                    f"{percent(near.mean)}, {tokens.mean:.0f}{_of(near.count, count)}" if near and tokens else UNKNOWN
-                )
+                told = UNKNOWN
+                if near and tokens:
+                    told = f"{with_interval(near)}, {tokens.mean:.0f}{_of(near.count, count)}"
                 row.append(f"**{told}**" if real else told)
             lines.append(row)
         way = "greedy" if how == GREEDY else "the sampling that the model's makers recommend"
         parts.append(
-            f"Near-loops, and tokens per answer: {count} questions of `{task}`, {way}. Bold: really different from none. "
-            f"{UNKNOWN}: not measured.\n\n" + markdown(["", *(model.title for model in models)], lines)
+            f"Near-loops with 95 % intervals, then tokens per answer: {count} questions of `{task}`, {way}. Bold: the "
+            f"difference from none is [established](#how-it-is-measured). {UNKNOWN}: not measured.\n\n"
+            + markdown(["", *(model.title for model in models)], lines)
         )
     return parts
 
@@ -168,15 +193,15 @@ def _harm(study: Study) -> str:
         return ""
     lines = []
     for name in names:
-        found = [of_harm(study.harm[model.name, name]) for model in models]
-        row = [label(name), percent(harm_of({str(n): {"harm": one} for n, one in enumerate(found)}))]
-        row += [
-            percent(sum(one[kind]["lost"] for one in found) / len(found)) if kind in found[0] else "" for kind in KINDS
-        ]
-        copies = [means["lost"] for one in found for kind, means in one.items() if kind.startswith(COPY)]
-        lines.append([*row, percent(sum(copies) / len(copies)) if copies else ""])
+        rows = [study.harm[model.name, name] for model in models]
+        copies = [kind for kind in dict.fromkeys(row["kind"] for row in rows[0]) if kind.startswith(COPY)]
+        found = [harm_mean(rows, kinds) for kinds in (RULE_KINDS, *([kind] for kind in KINDS), copies)]
+        lines.append([label(name), *(with_interval(one) if one else "" for one in found)])
     who = ", ".join(model.title for model in models)
-    said = f"Right tokens lost in given texts, mean of {who}. The rule uses the mean of prose, code and Markdown."
+    said = (
+        f"Right tokens lost in given texts, mean of {who}, with 95 % intervals. The rule uses the mean of prose, code and "
+        "Markdown."
+    )
     return f"{said}\n\n{markdown(['', 'rule', *KINDS.values(), 'copies'], lines)}"
 
 
@@ -194,7 +219,7 @@ def _whole(study: Study, names: Sequence[str]) -> list[Model]:
 
 def _accuracy(study: Study) -> list[str]:
     """Return a table for each task that is scored: the share of none, and the change of each setting."""
-    parts = []
+    parts = [_usual(study)]
     for task in [name for name in _tasks(study) if primary(study, name) != "near_loop"]:
         measure = primary(study, task)
         cells = study.cells(task)
@@ -217,6 +242,21 @@ def _accuracy(study: Study) -> list[str]:
             + markdown(head, lines)
         )
     return parts
+
+
+def _usual(study: Study) -> str:
+    """Return which settings the tables of right answers have, if they lack the best setting of a family."""
+    cells = [cell for name in _tasks(study) if primary(study, name) != "near_loop" for cell in study.cells(name)]
+    names = [name for name in shown_settings(study, cells) if name != NONE]
+    best = set(study.best.values())
+    if not names or best <= set(names):
+        return ""
+    chosen = [label(name) for name in names if name in best]
+    told = f"only {', '.join(chosen)}" if chosen else "none of them"
+    return (
+        f"Only these settings are measured: {', '.join(map(label, names))}. Of these, the tuning data chose {told}. What it "
+        "chose in the other families is not measured on these tasks."
+    )
 
 
 def _way(how: str) -> str:

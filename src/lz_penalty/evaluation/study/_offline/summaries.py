@@ -16,7 +16,7 @@ from lz_penalty.evaluation.study._offline.settings import NONE
 from lz_penalty.evaluation.study._offline.study import MEASURES, Cell, Study
 from lz_penalty.evaluation.study.statistics import wilson
 
-__all__ = ["Share", "differences", "harm_share", "primary", "share", "spread"]
+__all__ = ["Share", "differences", "harm_mean", "harm_share", "primary", "share", "spread"]
 
 DRAWS = 2_000
 
@@ -62,19 +62,30 @@ def spread(study: Study, cell: Cell, measure: str) -> tuple[float, float] | None
 
 
 def harm_share(rows: Sequence[Record], kinds: Sequence[str] = RULE_KINDS) -> Share | None:
-    """Return the share of right tokens lost, the mean over kinds of text; texts are drawn again for the interval."""
-    groups = [[row for row in rows if row["kind"] == kind] for kind in kinds]
-    if not all(groups):
+    """Return the share of right tokens that one model loses, the mean over kinds of text; `None` if a kind is missing."""
+    return harm_mean([rows], kinds)
+
+
+def harm_mean(models: Sequence[Sequence[Record]], kinds: Sequence[str] = RULE_KINDS) -> Share | None:
+    """Return the share of right tokens lost, the mean over models and kinds of text; `None` if a kind is missing.
+
+    Texts are drawn again for the interval. Models that read equally many texts of a kind get equal draws.
+    """
+    groups = [[[row for row in rows if row["kind"] == kind] for rows in models] for kind in kinds]
+    if not groups or not all(group for of_kind in groups for group in of_kind):
         return None
     rng, means = np.random.default_rng(SEED), np.zeros(DRAWS)
-    mean = 0.0
-    for group in groups:
-        lost, right = (np.array([row[key] for row in group], dtype=np.float64) for key in ("lost", "right"))
-        drawn = rng.integers(len(group), size=(DRAWS, len(group)))
-        means += lost[drawn].sum(1) / np.maximum(right[drawn].sum(1), 1) / len(groups)
-        mean += lost.sum() / max(right.sum(), 1) / len(groups)
+    mean, count, parts = 0.0, 0, len(groups) * len(models)
+    for of_kind in groups:
+        draws = {size: rng.integers(size, size=(DRAWS, size)) for size in dict.fromkeys(map(len, of_kind))}
+        for group in of_kind:
+            lost, right = (np.array([row[key] for row in group], dtype=np.float64) for key in ("lost", "right"))
+            drawn = draws[len(group)]
+            means += lost[drawn].sum(1) / np.maximum(right[drawn].sum(1), 1) / parts
+            mean += lost.sum() / max(right.sum(), 1) / parts
+        count += max(map(len, of_kind))
     low, high = np.quantile(means, [0.025, 0.975])
-    return Share(float(mean), float(low), float(high), sum(map(len, groups)))
+    return Share(float(mean), float(low), float(high), count)
 
 
 def differences(study: Study, task: str, measure: str) -> dict[Any, Difference]:

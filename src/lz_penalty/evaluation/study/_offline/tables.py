@@ -12,10 +12,10 @@ from lz_penalty.evaluation.study._offline.differences import Difference
 from lz_penalty.evaluation.study._offline.plan import TUNING
 from lz_penalty.evaluation.study._offline.settings import NONE, canonical
 from lz_penalty.evaluation.study._offline.study import MEASURES, Cell, Study
-from lz_penalty.evaluation.study._offline.summaries import differences, harm_share, primary, share
+from lz_penalty.evaluation.study._offline.summaries import Share, differences, harm_share, primary, share
 from lz_penalty.evaluation.study.results import write_table
 
-__all__ = ["changed", "label", "markdown", "percent", "shown_settings", "write_tables"]
+__all__ = ["changed", "label", "markdown", "percent", "shown_settings", "with_interval", "write_tables"]
 
 DIGITS = 5
 HARM_HEAD = ("model", "penalty", "kind", "texts", "tokens", "right", "lost", "low", "high", "bits_per_token")
@@ -117,6 +117,15 @@ def label(name: str) -> str:
 def percent(value: float) -> str:
     """Return a share in per cent, with one digit after the point."""
     return f"{100 * value:.1f} %"
+
+
+def with_interval(one: Share) -> str:
+    """Return a share in per cent with its 95 % interval.
+
+    >>> with_interval(Share(0.023, 0.006, 0.08, 87))
+    '2.3 % (0.6 to 8.0)'
+    """
+    return f"{percent(one.mean)} ({100 * one.low:.1f} to {100 * one.high:.1f})"
 
 
 def changed(one: Difference, scale: float = 100) -> str:

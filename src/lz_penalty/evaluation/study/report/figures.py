@@ -20,12 +20,20 @@ __all__ = ["Picture", "draw"]
 LZ = "paper"
 LZ_USUAL = 0.15  # the paper's strength
 SWEPT = ("paper", "repetition", "frequency")
-TITLES = {"none": "no penalty", "paper": "LZ", "dry": "DRY", "guarded": "LZ guarded", "failsafe": "LZ failsafe"}
+TITLES = {
+    "none": "no penalty",
+    "paper": "LZ",
+    "dry": "DRY",
+    "guarded": "LZ guarded",
+    "ungated": "LZ ungated",
+    "failsafe": "LZ failsafe",
+}
 # Okabe and Ito's colours, and a violet for their yellow, which is hard to see on white; a marker each as well.
 LOOKS = {
     "none": ("#000000", "o", "--"),
     "paper": ("#0072B2", "s", "-"),
     "guarded": ("#56B4E9", "D", "-"),
+    "ungated": ("#56B4E9", "D", "-"),  # `guarded` of earlier results: see `pages`
     "failsafe": ("#009E73", "^", "-"),
     "repetition": ("#D55E00", "v", "-."),
     "frequency": ("#CC79A7", "P", ":"),

@@ -10,7 +10,7 @@ from lz_penalty._files import write_file
 from lz_penalty.evaluation.measures import DEGENERATE
 from lz_penalty.evaluation.study.report.figures import Picture
 from lz_penalty.evaluation.study.report.tables import has_accuracy, reader_table
-from lz_penalty.evaluation.study.results import Cost
+from lz_penalty.evaluation.study.results import COST_TOKENS, Cost
 from lz_penalty.evaluation.study.statistics import Summary
 
 __all__ = ["write_pages"]
@@ -31,7 +31,12 @@ counted once), error bars in the figures the standard deviation over runs. "Agai
 against no penalty on the same samples at the same temperature, with p of a paired permutation test, corrected by Holm over
 the task's cells; bold below 0.05. Degenerate: {degenerate}. Ends in a loop: the text ends inside five copies or more
 of one unit. Wasted: tokens of copies after the first. Human-text cost: bits per token by which the penalised model predicts
-human text worse. All numbers: [summary.csv](summary.csv), from [results.csv](results.csv)."""
+human text worse, on at most {tokens} tokens of each passage; docs/cost.md compares it with other measurements of harm. All
+numbers: [summary.csv](summary.csv), from [results.csv](results.csv)."""
+UNGATED = "ungated"  # no name of a preset, but of the preset `guarded` in results from before the first release
+ABOUT_UNGATED = """\
+`ungated` is `guarded` as it was before the first release: strength 0.15, copies of three tokens, no gate, and the prompt
+counts. Today's `guarded` is not measured here."""
 
 
 def write_pages(
@@ -55,7 +60,14 @@ def write_pages(
 def _markdown(found: Sequence[Summary], costs: Sequence[Cost], pictures: Sequence[Picture], unjudged: int) -> str:
     judged = any(item.judged == item.judged for item in found)
     degenerate = "exact search and judge both say so" if judged else DEGENERATE
-    lines = ["# Repetition and capability under penalties", "", METHOD.format(degenerate=degenerate), ""]
+    lines = [
+        "# Repetition and capability under penalties",
+        "",
+        METHOD.format(degenerate=degenerate, tokens=COST_TOKENS),
+        "",
+    ]
+    if any(item.penalty == UNGATED for item in found):
+        lines += [ABOUT_UNGATED, ""]
     if unjudged:
         lines += [f"On {unjudged:,} outputs the judge gave no verdict; they are left out of that measure.", ""]
     for model in dict.fromkeys(item.model for item in found):
