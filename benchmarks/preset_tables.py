@@ -32,6 +32,8 @@ INSTRUCTIONS, GSM8K = "instructions", "gsm8k_test"
 MISSING = "?"  # not measured
 CHAT_MODELS = ("smollm2", "tinyllama", "qwen05", "qwen15")
 READERS = ("smollm2", "tinyllama", "gemma")  # measured with all settings on given texts
+TURNS = (("smollm2", "today's guarded"), ("smollm2", "an earlier gate"), ("tinyllama", "an earlier gate"))
+CPU = ROOT / "research/presets/results/cpu"
 GATES = 4  # rows of the family with a gate
 SHORT = [
     "none",
@@ -340,18 +342,34 @@ def _accuracy(means: dict[str, Any] | None) -> str:
 
 def turns(data: dict[str, Any]) -> list[str]:
     """Return how much of a second answer in the same chat repeats the first, with and without the prompt."""
-    rows = []
-    for name, found in data["settings"].items():
-        config = penalty(name).config
-        what = "none" if config is None else f"a gate, prompt {'counts' if config.include_prompt else 'left out'}"
-        rows.append([what, *(f"{found[model]['turns']['repeats_8']:.0%}" for model in ("smollm2", "tinyllama"))])
+    _, measured = read_result(CPU / "smollm2-turns.jsonl.xz")
+    today: dict[str, list[float]] = {}
+    for row in measured:
+        if row["repeats_8"] is not None:
+            today.setdefault(_of_prompt(row["penalty"]), []).append(row["repeats_8"])
+    earlier = {_of_prompt(name): found for name, found in data["settings"].items()}
+    rows = [
+        [
+            what,
+            f"{sum(shares) / len(shares):.0%}",
+            *(f"{earlier[what][model]['turns']['repeats_8']:.0%}" for model in ("smollm2", "tinyllama")),
+        ]
+        for what, shares in today.items()
+    ]
     counts = [model["turns"]["answers"] for model in data["settings"]["none"].values()]
     about = (
-        f'{counts[0]} chats with SmolLM2 and {counts[1]} with TinyLlama. The second question is "Tell me more.", "Please '
-        'answer again in other words." or "What else should I know about this?" The gate is from 0.35 to 0.6, the strength '
-        "0.4, copies have 3 tokens."
+        'The second question is "Tell me more.", "Please answer again in other words." or "What else should I know about '
+        f"this?\" Today's guarded: {len(today['none'])} chats, on a CPU. An earlier gate, from 0.35 to 0.6 with strength 0.4 "
+        f"and copies of 3 tokens: {counts[0]} chats with SmolLM2 and {counts[1]} with TinyLlama, on an H200."
     )
-    return [*table(["penalty", MODELS["smollm2"], MODELS["tinyllama"]], rows), "", *paragraph(about)]
+    columns = ["penalty", *(f"{MODELS[model]}, {which}" for model, which in TURNS)]
+    return [*table(columns, rows), "", *paragraph(about)]
+
+
+def _of_prompt(name: str) -> str:
+    """Return whether a setting counts the prompt, in words."""
+    config = penalty(name).config
+    return "none" if config is None else f"a gate, prompt {'counts' if config.include_prompt else 'left out'}"
 
 
 def in_short(data: dict[str, Any]) -> list[str]:
