@@ -20,7 +20,7 @@ def vllm(data: dict[str, Any]) -> list[str]:
     """What each contender adds to a step of vLLM."""
     about = (
         f"{SHAPES}The times in the column `without` are from a second engine, which has no processor. At 32B only one engine "
-        "fits into the memory, so they are from requests without the penalty in our engine. "
+        "fits into the memory. There, `without` means requests without the penalty, in the engine that has it. "
         f"vLLM {data['machine']['vllm']}, {data['machine']['runner']} runner; {machine(data, ENGINE_VERSIONS)}. "
         "`python -m benchmarks.vllm_engine`; more batches in `benchmarks/results/vllm.json`."
     )
@@ -66,7 +66,7 @@ def sglang(data: dict[str, Any]) -> list[str]:
     none_found = all(row["cost_low"] <= 0 <= row["cost_high"] for row in single)
     about = (
         f"{SHAPES}The times in the column `without` are from a second engine, which has no plug-in. At 32B only one engine "
-        "fits into the memory, so they are from requests without the penalty in our engine. "
+        "fits into the memory. There, `without` means requests without the penalty, in the engine that has it. "
         f"SGLang {data['machine']['sglang']}, attention {data['machine']['attention']}; {machine(data, ENGINE_VERSIONS)}. "
         "`python -m benchmarks.sglang_engine`; more batches in `benchmarks/results/sglang.json`."
     )
@@ -90,7 +90,8 @@ def _cost_caption(engine: str, summary: list[dict[str, Any]]) -> list[str]:
         text += (
             " `LZ without a gate` is `guarded` of earlier versions, which had no gate. Today's `guarded` has a gate "
             "and has not been measured in an engine. "
-            f"With the gate, the op alone takes {min(ratios):.2f} to {max(ratios):.2f} times as long."
+            f"The penalty's own work on the GPU takes {min(ratios):.2f} to {max(ratios):.2f} times as long with the gate "
+            "as without."
         )
     return paragraph(text)
 
@@ -202,9 +203,8 @@ def llama_cpp(data: dict[str, Any]) -> list[str]:
     ]
     note = (
         "For the whole cost of a processor, add the last row of the first table to the row of the preset. "
-        f"Medians of interleaved runs at a vocabulary of {data['vocabulary']:,}; the processor is timed inside `sample()`, "
-        f"whose chain is made once, as by `generate`. {machine(data, ('python', 'numba', 'llama-cpp-python'))}. "
-        "`make bench-llama-cpp`."
+        f"Medians of interleaved runs at a vocabulary of {data['vocabulary']:,}. "
+        f"{machine(data, ('python', 'numba', 'llama-cpp-python'))}. `make bench-llama-cpp`."
     )
     return [
         *table(["per token", "time", "of `sample()`"], rows),
@@ -262,8 +262,8 @@ def _shares(data: dict[str, Any]) -> str:
     first, *others = [(f"{one['found']:.0%}", one["claim"].split(":")[0]) for one in data["claims"]]
     shares = " or ".join([f"{first[0]} of DRY's time ({first[1]})", *(f"{part} ({window})" for part, window in others)])
     return (
-        f"In the worst of {len(data['speed'])} cases, the slowest preset takes {shares}. In half of the cases the samplers "
-        "get only the 40 tokens that top-k leaves."
+        f"In the worst of {len(data['speed'])} cases, the slowest preset takes {shares}; mostly it takes far less. In half of "
+        "the cases the samplers get only the 40 tokens that top-k leaves."
     )
 
 

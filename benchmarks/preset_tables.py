@@ -182,7 +182,7 @@ def fields(_: dict[str, Any]) -> list[str]:
     told = {
         "strength": (
             f"0 to {most}",
-            "how strong the penalty is: a copied token's logit falls by this number for each bit that the copy saves. 0 is off",
+            "how strong the penalty is: higher makes copied tokens less likely. 0 is off",
         ),
         "window_size": (window, "how many past tokens are searched for copies"),
         "buffer_size": (f"1 to {settings_of.MAX_BUFFER:,}", "the longest match that is looked for"),
@@ -324,7 +324,8 @@ def problems(data: dict[str, Any]) -> list[str]:
     count = data["settings"]["none"]["qwen15"][GSM8K]["answers"]
     about = (
         f"{count:,} test problems of GSM8K, greedy, at most 1,024 tokens. In brackets: problems that only the penalised model "
-        "solved (+), problems that only the model without a penalty solved (-), and McNemar's exact p."
+        "solved (+), problems that only the model without a penalty solved (-), and McNemar's exact p, not corrected for the "
+        "number of comparisons."
     )
     return [*table(["penalty", MODELS["qwen15"], MODELS["qwen05"]], rows), "", *paragraph(about)]
 

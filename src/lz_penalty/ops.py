@@ -103,12 +103,13 @@ def prepare_lz_penalty(
         ahead: with Triton on CUDA, use two launches, the first of which needs no logits. After a few calls, the attribute
             `ahead` of the function is a `lz_penalty.kernels.triton._launch.LaunchAhead`: with it, C can start the first
             launch while the logits are still being computed. Call the function on one stream only, because it keeps the
-            arrays that the two launches share. With Triton, this also holds if a row has a gate: the function then remembers
-            from call to call which tokens are copies, and looks for new ones only. The results do not depend on this.
+            arrays that the two launches share.
 
     Returns:
         A function of the eight arrays in this order, the last ones optional, that penalises and returns the logits. The
         arrays may be others than these, of the same shapes, strides, dtypes and devices; the function does not check that.
+        With Triton and a gate, call it on one stream only, also without `ahead`: it remembers from call to call which tokens
+        are copies, and looks for new ones only. The results do not depend on this.
 
     >>> import numpy as np
     >>> logits, history, lengths = np.zeros((1, 4)), np.array([[1, 1, 1, 0]]), np.array([3])

@@ -7,9 +7,11 @@ import sys
 from importlib import metadata
 
 import pytest
+import typer.main
 
 import lz_penalty
 from lz_penalty.bundled_model import problems
+from lz_penalty.cli import app
 from tests.support import quick_or_deep
 from tests.support.commands import run
 
@@ -17,7 +19,7 @@ from tests.support.commands import run
 def test_help_names_every_command():
     shown = run("--help")
     assert shown.returncode == 0
-    for command in ("demo", "generate", "compare", "doctor"):
+    for command in typer.main.get_command(app).commands:
         assert command in shown.stdout
         assert "--help" in run(command, "--help").stdout
 

@@ -43,10 +43,14 @@ def _loops(study: Study, name: str) -> str:
     for cell, one in found.items():
         before, after = (share(study, each, "degenerate") for each in (cell._replace(penalty=NONE), cell))
         if before and after:
-            text = f"{_title(study, cell.model)} {100 * before.mean:.1f} to {100 * after.mean:.1f} %"
+            text = f"{_title(study, cell.model)} from {100 * before.mean:.1f} % to {100 * after.mean:.1f} %"
             groups.setdefault(one.called, []).append(text)
-    told = [f"{called} on {len(items)} of {len(found)} models ({', '.join(items)})" for called, items in groups.items()]
-    return f"With {label(name)}, {'; '.join(told)}." if told else ""
+    words = {UNCLEAR: f"a change is {UNCLEAR}"}
+    told = [
+        f"{words.get(called, called)} on {len(items)} of {len(found)} models ({', '.join(items)})"
+        for called, items in sorted(groups.items())
+    ]
+    return f"With {label(name)}: {'; '.join(told)}." if told else ""
 
 
 def _accuracy(claim: str, study: Study, names: Iterable[str]) -> list[str]:

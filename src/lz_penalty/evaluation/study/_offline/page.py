@@ -52,8 +52,8 @@ METHOD = """\
 - Near-loop: less than half of the 4-grams of an answer are different. Degenerate: a unit occurs 20 times or more in a row.
 - Lost: of the tokens of a given text that greedy decoding gets right without a penalty, the share that it gets wrong with it.
   A temperature loses a token with the probability that it samples another one. Stopping loses all tokens after its stop.
-- `stop:N` is not run: the answers without a penalty end where N copies in a row, of 60 tokens or more together, would have
-  ended them.
+- `stop:N` needs no run of its own. Each answer without a penalty is cut at the first place with N copies in a row that together
+  have at least 60 tokens.
 - Each family has six settings, which the sweep `real` fixes. The best of each, by the rule, was chosen on the tuning data:
   even-numbered instructions, GSM8K's training problems, and texts with even numbers. The rule: among the settings with no
   degenerate answer and at most 1 % near-loops on each model, the least harm; if there is none, the fewest near-loops.
