@@ -19,8 +19,8 @@ class Staging:
     """Numbers int32 `[fields, rows]` in a few buffers of host memory, of which each step uses the next one.
 
     A buffer must not be rewritten before the device has read it. When Python goes to the next buffer, it records a CUDA event
-    after the last use of the old one, and waits for the event of the new one. C does neither, which
-    saves time. This is safe: C does a step only if every output has gained a token. That token was sampled after the previous step,
+    after the last use of the old one, and waits for the event of the new one. C does neither, which saves time. This is safe:
+    C does a step only if every output has gained a token. That token was sampled after the previous step,
     so the device has read the buffers of all steps before.
 
     Args:
