@@ -31,6 +31,9 @@ from lz_penalty.ops import prepare_lz_penalty
 
 __all__ = ["History", "Penalised", "Step"]
 
+# The types of SGLang's arrays. Kernels are compiled for them before the first step.
+LOGITS, INDICES = torch.float32, torch.int64
+
 
 @dataclass(eq=False)
 class Penalised:
@@ -85,14 +88,23 @@ class History:
         slots: rows of SGLang's `req_to_token`.
         context_length: the longest sequence.
         device: where the logits are.
+
+    Attributes:
+        device: as given.
     """
 
     def __init__(self, settings: SettingsReader, slots: int, context_length: int, device: torch.device) -> None:
         self._settings = settings
-        self._device = device
+        self.device = device
         self._capacity = settings.capacity(context_length)
         self._tokens = torch.zeros((slots, self._capacity), dtype=torch.int32, device=device)
         self._last: Step | None = None
+
+    def warm_up(self) -> None:
+        """Have the kernels compiled that most requests need, with an empty row that belongs to no request."""
+        logits = torch.zeros((1, 1), dtype=LOGITS, device=self.device)
+        zero = torch.zeros(1, dtype=INDICES, device=self.device)
+        self._settings.warm_up(logits, self._tokens, zero, None, zero, None, None, zero - 1)
 
     # ------------------------------------------------------------ before the forward pass
 
@@ -119,7 +131,7 @@ class History:
             self._last = None
         step = self._last
         if newest_at is not None:
-            step = self._new_step(requests, send(newest_at, self._device))
+            step = self._new_step(requests, send(newest_at, self.device))
         elif step is None or step.requests != requests:
             step = self._last = self._new_step(requests, None)
         if step.policies is not None:
@@ -134,9 +146,9 @@ class History:
             if request is not None and request.settings is not None:
                 table[row], bases[row] = request.settings.settings_row, request.base
                 has_policy |= request.generation is not None
-        policies = PolicyRows(requests, self._settings, self._device) if has_policy else None
+        policies = PolicyRows(requests, self._settings, self.device) if has_policy else None
         packed = self._settings.pack(table) if policies is None else policies.packed
-        return Step(requests, packed, send(bases, self._device) if bases.any() else None, newest_at, policies)
+        return Step(requests, packed, send(bases, self.device) if bases.any() else None, newest_at, policies)
 
     def _make_room(self, requests: list[Penalised | None], lengths: np.ndarray) -> bool:
         """Move the tokens that still matter to the beginning of full slots, on the device; return whether any was full."""
@@ -165,9 +177,7 @@ class History:
         lengths = batch.seq_lens[:rows]
         if step.bases is not None:
             lengths = lengths - step.bases
-        if (
-            self._device.type == "cpu"
-        ):  # rows without the penalty may be longer than a slot; on a GPU the op clamps them
+        if self.device.type == "cpu":  # rows without the penalty may be longer than a slot; on a GPU the op clamps them
             lengths = lengths.clamp(max=self._capacity)
         newest = batch.input_ids[:rows]
         if step.newest_at is not None:

@@ -1,5 +1,6 @@
 """The hooks of the plug-in, in every process of SGLang.
 
+Scheduler.__init__                the model is loaded: compile the kernels that requests are likely to need
 SamplingParams.verify             a request arrives: bad settings become status 400
 Scheduler._add_request_to_queue   a request reaches a scheduler: is it penalised, and has it a policy?
 ForwardBatch.init_new             before a forward pass: prepare the step; with a policy, sample late (see `_sample_late`)
@@ -44,6 +45,7 @@ _LOGGER = logging.getLogger("lz_penalty")
 _REQUEST = "lz_penalty"  # attribute of a `Req`: `Penalised` or None
 _STEP = "lz_penalty_step"  # attribute of a `ForwardBatch`
 _HISTORY = "lz_penalty_history"  # attribute of a `ModelRunner`
+_SPECIAL = "lz_penalty_special"  # attribute of a `ModelRunner`: the ids that are exempt for every request
 _AFTER_TOKEN = "sglang.srt.managers.schedule_batch.Req.update_finish_state"
 _process = SimpleNamespace(tokenizer=None, asked=False)  # `asked`: some request has asked for the penalty
 
@@ -109,6 +111,17 @@ def _check_target(target: str, parameters: tuple[str, ...]) -> None:
 # ---------------------------------------------------------------- hooks
 
 
+def _after_start(_: None, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+    """Compile the kernels of the server's default and of the presets, so that no request waits for them.
+
+    The histories are made when the first penalised request comes: a server without such requests needs no memory for them.
+    """
+    runner = scheduler.tp_worker.model_runner
+    if runner.model_config.is_generation and getattr(runner, "req_to_token_pool", None) is not None:
+        _process.tokenizer = scheduler.tokenizer
+        _new_history(runner, slots=1).warm_up()
+
+
 def _after_verify(_: None, params: Any, *args: Any, **kwargs: Any) -> None:
     try:
         asked = settings_of(params)
@@ -150,6 +163,11 @@ def _before_sample(runner: Any, logits_output: Any, forward_batch: Any) -> None:
 
 
 _HOOKS: dict[str, Any] = {
+    "sglang.srt.managers.scheduler.Scheduler.__init__": (
+        _after_start,
+        HookType.AFTER,
+        ("self", "server_args"),
+    ),
     "sglang.srt.sampling.sampling_params.SamplingParams.verify": (
         _after_verify,
         HookType.AFTER,
@@ -226,16 +244,24 @@ def _history(runner: Any) -> History:
     """Return the runner's histories; make them when the first penalised request comes."""
     history = getattr(runner, _HISTORY, None)
     if history is None:
-        slots, context_length = runner.req_to_token_pool.req_to_token.shape
-        device = torch.device(runner.req_to_token_pool.req_to_token.device)
-        pins = getattr(common, "is_pin_memory_available", None)  # SGLang knows machines where memory cannot be pinned
-        allow_pinning(pins is None or pins(device))
+        slots = runner.req_to_token_pool.req_to_token.shape[0]
+        history = _new_history(runner, slots)
+        setattr(runner, _HISTORY, history)
+        _LOGGER.info("histories for %d slots on %s", slots, history.device)
+    return history
+
+
+def _new_history(runner: Any, slots: int) -> History:
+    """Return empty histories for so many requests of this runner."""
+    pool = runner.req_to_token_pool.req_to_token
+    device = torch.device(pool.device)
+    pins = getattr(common, "is_pin_memory_available", None)  # SGLang knows machines where memory cannot be pinned
+    allow_pinning(pins is None or pins(device))
+    if not hasattr(runner, _SPECIAL):
         special: tuple[int, ...] = ()
         if not server_settings().penalise_special_tokens:
             model = runner.model_config
             special = special_token_ids(_process.tokenizer, model.hf_config, model.hf_generation_config)
-        settings = SettingsReader(server_settings(), special, slots, device)
-        history = History(settings, slots, context_length, device)
-        setattr(runner, _HISTORY, history)
-        _LOGGER.info("histories for %d slots on %s", slots, device)
-    return history
+        setattr(runner, _SPECIAL, special)
+    settings = SettingsReader(server_settings(), getattr(runner, _SPECIAL), slots, device)
+    return History(settings, slots, pool.shape[1], device)

@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 from sglang.srt.plugins.hook_registry import HookRegistry
 
-from lz_penalty.engines.sglang._history import History
+from lz_penalty.engines.sglang._history import INDICES, LOGITS, History
 
 _counts: Counter = Counter()
-_apply, _load = History.apply, History.load
+_apply, _load, _warm_up = History.apply, History.load, History.warm_up
 
 
 def a_module_is_missing():
@@ -39,10 +39,18 @@ if "BREAKING" in os.environ:
 
 def register():
     if "SPYING" in os.environ:
-        History.apply, History.load = apply, load
+        History.apply, History.load, History.warm_up = apply, load, warm_up
+
+
+def warm_up(self):
+    _counts["warm-ups"] += 1
+    _warm_up(self)
 
 
 def apply(self, step, logits, batch):
+    assert _counts["warm-ups"] == 1
+    assert logits.dtype == LOGITS  # the types that the kernels were compiled for
+    assert {batch.seq_lens.dtype, batch.req_pool_indices.dtype, batch.input_ids.dtype} == {INDICES}
     before = logits.clone()
     _apply(self, step, logits, batch)
     plain = [row for row, request in enumerate(step.requests) if request is None or untouched(request)]
