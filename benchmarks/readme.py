@@ -33,6 +33,7 @@ TABLES: tuple[tuple[str, str, Callable[[dict[str, Any]], list[str]], str], ...] 
     ("research/presets/README.md", "harm", preset_tables.harm_by_kind, PUBLISHED),
     ("research/presets/README.md", "harm-by-model", preset_tables.harm_by_model, PUBLISHED),
     ("research/presets/README.md", "problems", preset_tables.problems, PUBLISHED),
+    ("research/presets/README.md", "problems-on-cpu", preset_tables.problems_on_cpu, PUBLISHED),
     ("research/presets/README.md", "turns", preset_tables.turns, TURNS),
     ("docs/results.md", "sweep", evaluation_tables.sweep, "sweep.json"),
     (
