@@ -346,8 +346,8 @@ def problems_on_cpu(_: dict[str, Any]) -> list[str]:
     found = _on_cpu()
     return paragraph(
         f"On a CPU (vLLM 0.32.0, bfloat16), {MODELS['qwen15']} answered the first {found['answers']} of these problems. It "
-        f"solved {found['none']} without a penalty and {found['guarded']} with guarded. {found['gained']} problems were solved only "
-        f"with guarded, {found['lost']} only without (p = {found['p']:.2f}). guarded changed the text of "
+        f"solved {found['none']} without a penalty and {found['guarded']} with guarded. {found['gained']} problems were solved "
+        f"only with guarded, {found['lost']} only without (p = {found['p']:.2f}). guarded changed the text of "
         f"{found['changed']} answers. For comparison: without a penalty, the H200 solved {found['h200']} of the same problems, "
         f"and the two machines disagree on {found['disagree']}."
     )
