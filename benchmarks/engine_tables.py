@@ -202,7 +202,6 @@ def llama_cpp(data: dict[str, Any]) -> list[str]:
         for window, times in data["samplers"].items()
     ]
     note = (
-        "For the whole cost of a processor, add the last row of the first table to the row of the preset. "
         f"Medians of interleaved runs at a vocabulary of {data['vocabulary']:,}. "
         f"{machine(data, ('python', 'numba', 'llama-cpp-python'))}. `make bench-llama-cpp`."
     )

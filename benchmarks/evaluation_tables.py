@@ -178,8 +178,8 @@ def _prose_elsewhere(data: dict[str, Any]) -> list[str]:
         "this page",
     ]
     about = (
-        "Three pages have the harm of the bundled model on prose, in further bits per token. The settings of a penalty are the "
-        "same on all three. The texts differ:"
+        "Three pages have the harm of the bundled model on prose, in further bits per token (docs/duality.md has it in "
+        "bytes). The settings of a penalty are the same on all three. The texts differ:"
     )
     why = [
         "`frequency` counts every token of the text, so it costs more in longer texts.",

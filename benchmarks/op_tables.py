@@ -80,7 +80,10 @@ def cost_in_short(data: dict[str, Any]) -> list[str]:
     cells = [[label, f"{microseconds(data, contender, **cell)} us"] for label, contender, cell in rows]
     cells.insert(0, ["**LZ penalty, `guarded`**", f"{with_a_gate(results('gate_cuda.json')):.1f} us"])
     slow = with_a_gate(results("gate_cuda.json"), "loop with mistakes")
-    more = f"In the slowest case, all 64 texts repeat themselves almost exactly. Then `guarded` takes {slow:.0f} us."
+    more = (
+        "In the slowest case that we measured, all 64 texts repeat themselves almost exactly. Then `guarded` takes "
+        f"{slow:.0f} us."
+    )
     return [*table(["penalty", "time of one step"], cells), "", *paragraph(more)]
 
 

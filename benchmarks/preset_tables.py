@@ -445,13 +445,16 @@ def about_in_short(data: dict[str, Any]) -> list[str]:
         for name, (_, found) in zip(("none", "guarded"), _named(data, ["none", "guarded"]))
     }
     cpu = _on_cpu()
-    chosen = _named(data, ["guarded"])[0][1]["qwen15"][HARM]
-    kinds = [f"{chosen[kind]['lost']:.1%} in {title}" for kind, title in KINDS.items()]
+    there = [
+        f"{label(name).strip('*')} {found['qwen15'][HARM]['code']['lost']:.1%} and {found['qwen15'][HARM]['json']['lost']:.1%}"
+        for name, found in _named(data, IN_SHORT)
+        if name != "none" and HARM in found["qwen15"]
+    ]
     points = [
         f"**Near-loops**: in these answers, less than half of the sequences of four tokens are different. {count} everyday "
         f"instructions, greedy, at most 2,048 tokens. Mean of {chat}.",
         "**Lost**: tokens that greedy decoding predicts correctly without the penalty and wrongly with it. "
-        f"Mean of {readers}. Qwen-1.5B loses less with guarded: {_and(kinds)}.",
+        f"Mean of {readers}. On Qwen-1.5B, these penalties lose less. Code and JSON there: {'; '.join(there)}.",
         f"**GSM8K**: {none['qwen15'][GSM8K]['answers']:,} test problems, Qwen-1.5B, greedy, at most 1,024 tokens. guarded "
         f"has answered only the first {cpu['answers']} of them, on a CPU: it solved {cpu['guarded']}, and no penalty solved "
         f"{cpu['none']} there (p = {cpu['p']:.2f}).",

@@ -25,7 +25,7 @@ from lz_penalty._packing import PackedConfig
 
 
 class Step(Protocol):
-    """A function that penalises logits in place and returns them (MLX, whose arrays are values: returns new ones).
+    """A function that penalises logits in place and returns them. That of MLX, whose arrays cannot change, returns new ones.
 
     Its arrays are those of `lz_penalty.apply_lz_penalty_`, with the shapes, strides, dtypes and devices of the arrays
     for which it was prepared. It does not check that.

@@ -28,13 +28,14 @@ One decoding step, from the class that vLLM loads to the kernel:
             which logits are to be lowered
         launches `lower_kernel` after the model: it lowers them
 
-A request with a policy keeps the whole batch in Python. After a change of the batch, these kernels are launched on a GPU:
+If a request has a policy, Python launches the kernels for the whole batch. After a change of the batch, these kernels are
+launched on a GPU:
 
     no request is penalised    every step         nothing
     no request has a policy    step 1             Python   `row_kernel`
                                step 2             Python   `find_kernel` and `lower_kernel`
-                               step 3 and later   C        `find_kernel` and `lower_kernel`; from Python in a step in which
-                                                           an output has gained no token or several
+                               step 3 and later   C        `find_kernel` and `lower_kernel`. If an output has gained no token
+                                                           or several, Python does this step
     some request has a policy  every step         Python   `row_kernel`
     no C compiler, or memory cannot be pinned
                                every step         Python   `row_kernel`

@@ -11,8 +11,8 @@ lowers the logits with atomic minima: the smallest value of each token remains, 
 without a sort. A long window is cut into chunks that many programs share; scratch memory carries the longest match and the
 original logits from `gather_kernel` to `write_kernel`. `store_kernel` is launched if an engine passes the newest tokens.
 
-With a gate, a row must know which of its last tokens are copied. The first call counts them all; later calls keep that and
-look at the newest token only, if the context is that of the previous call and one more token.
+With a gate, a row must know which of its last tokens are copied. The first call counts them all. If the context then grows
+by exactly one token, later calls look at this token only.
 
 An engine may know the newest tokens long before it has the logits. Then `find_kernel` finds the changes, on its own stream
 while the model runs, and `lower_kernel` lowers the logits. Only `lower_kernel` makes the step longer.
