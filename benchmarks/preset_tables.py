@@ -349,7 +349,8 @@ def problems_on_cpu(_: dict[str, Any]) -> list[str]:
         f"solved {found['none']} without a penalty and {found['guarded']} with guarded. {found['gained']} problems were solved "
         f"only with guarded, {found['lost']} only without (p = {found['p']:.2f}). guarded changed the text of "
         f"{found['changed']} answers. For comparison: without a penalty, the H200 solved {found['h200']} of the same problems, "
-        f"and the two machines disagree on {found['disagree']}."
+        f"and the two machines disagree on {found['disagree']}. We read the {found['lost']} answers that guarded lost: in most "
+        "of them, a number that the calculation repeats was written wrongly, or a step was left out."
     )
 
 
@@ -422,7 +423,11 @@ def in_short(data: dict[str, Any]) -> list[str]:
 
 
 def _missing(name: str) -> str:
-    return "[note](#notes-on-the-numbers)" if label(name) == "**guarded**" else MISSING
+    if label(name) != "**guarded**":
+        return MISSING
+    found = _on_cpu()
+    points = 100 * (found["guarded"] - found["none"]) / found["answers"]
+    return f"{points:+.1f} points on {found['answers']} problems"
 
 
 def chat_near_loops(found: Settings) -> float:
