@@ -159,8 +159,8 @@ def at_a_glance(data: dict[str, Any]) -> list[str]:
     about = (
         f"Near-loops: {none['smollm2'][INSTRUCTIONS]['answers']} everyday instructions, at most 2,048 tokens. Lost: mean of "
         f"{_and(MODELS[model] for model in READERS)}. Right: {none['qwen15'][GSM8K]['answers']:,} problems "
-        f"of GSM8K, {none['qwen15']['humaneval']['answers']} of HumanEval. ?: not measured. All answers are greedy. "
-        f"{_machine(data)}. {_remark(data)}"
+        f"of GSM8K, {none['qwen15']['humaneval']['answers']} of HumanEval. ?: not measured on all of them. All "
+        f"answers are greedy. {_machine(data)}. {_remark(data)}"
     )
     return [*table(["", *GLANCE.values()], rows), "", *paragraph(about)]
 
@@ -193,7 +193,7 @@ def fields(_: dict[str, Any]) -> list[str]:
         ),
         "min_match_length": (
             "1 to `buffer_size` + 1",
-            "shorter copies are free. `None`: no codelengths, escalation alone",
+            "copies of fewer tokens are not penalised. `None`: only exact loops are penalised, by `escalation`",
         ),
         "escalation": (f"0 to {most}", "extra bits against an exact loop; they grow with every copy"),
         "loop_window": (window, "how many past tokens are searched for loops"),
