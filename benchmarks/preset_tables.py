@@ -189,7 +189,7 @@ def fields(_: dict[str, Any]) -> list[str]:
         "formula": ("paper, sglang", "the closed form of the paper, or the formula of the authors' SGLang fork"),
         "lookback": (
             "before_buffer, adjacent",
-            "where the window ends: before the buffer, or at the newest token. `None`: as the formula has it",
+            "whether the newest tokens are searched too (`adjacent`) or not. `None`: as the formula has it",
         ),
         "min_match_length": (
             "1 to `buffer_size` + 1",
