@@ -13,7 +13,7 @@ One decoding step, from the class that vLLM loads to the kernel:
     vLLM calls LZPenaltyLogitsProcessor.apply(logits)                                                      _processor.py
       -> V1State.apply(logits)     does the step in C or in Python                                         here
 
-    From Python -> _apply(logits), which may call C to read the new tokens:
+    A step in Python: _apply(logits). C may read the new tokens for it:
         _take_in_c or _take_in_python   write the new tokens into the fields; `_take_in_python` also loads whole histories
         _read_tokens                    with a policy: each `Generation` reads its new token. A request that comes to another
                                         section gets the settings row of that section
@@ -22,7 +22,7 @@ One decoding step, from the class that vLLM loads to the kernel:
         _after_penalty                  with a policy: undo the penalty of rows in shadow mode, and force tokens
         _let_c_launch                   without a policy: let C do the next steps, if it can
 
-    From C -> lz_take_and_launch(logits, stream)                                          _c_step.py, native/vllm_step.c
+    A step in C: lz_take_and_launch(logits, stream)                                       _c_step.py, native/vllm_step.c
         writes the newest token of each of vLLM's output lists into the fields
         launches `find_kernel` on a side stream: while the model still runs, it stores the tokens in the histories and finds
             which logits are to be lowered
