@@ -2,6 +2,7 @@
 
 import pytest
 
+from lz_penalty import LZPenaltyConfig
 from lz_penalty.engines.llama_cpp._options import read_models, read_options
 from tests.support.doc_blocks import of_language, options_of
 
@@ -30,5 +31,5 @@ def test_commands(folder):
 def test_files_of_models(folder, block):
     (folder / "given.toml").write_text(block.text)
     first, second = read_models(folder / "given.toml")
-    assert first.operator.default is not None
-    assert second.operator.default is None
+    assert first.operator.default == LZPenaltyConfig.guarded()
+    assert second.operator.default == LZPenaltyConfig.failsafe()

@@ -17,7 +17,7 @@ growing and shrinking prefixes.
     _processor.py    the penalty in `generate`; `_assistants.py` switches it off for an assistant with another
                      tokenizer
     _policy.py       policies in `generate`; `_rows.py` finds each row's generation again from the ids
-    _continuous.py   both in continuous batching
+    _continuous.py   the penalty and policies in continuous batching
     _generate.py     `generate`, for `custom_generate` repositories
     _enabling.py     `enable()`, with `_patching.py` and `_settings.py`
     _calls.py        what `generate` and `enable()` do alike

@@ -13,8 +13,9 @@ One decoding step, from the class that vLLM loads to the kernel:
     vLLM calls LZPenaltyLogitsProcessor.apply(logits)                                                      _processor.py
       -> V1State.apply(logits)     does the step in C or in Python                                         here
 
-    A step in Python: _apply(logits). C may read the new tokens for it:
+    A step in Python: _apply(logits), which calls
         _take_in_c or _take_in_python   write the new tokens into the fields; `_take_in_python` also loads whole histories
+        prepare_lz_penalty              only in the first step after a change of the batch: check the arrays, choose the backend
         _read_tokens                    with a policy: each `Generation` reads its new token. A request that comes to another
                                         section gets the settings row of that section
         self._penalise(...)             the function that `ops.prepare_lz_penalty` has returned. On a GPU, it launches the
