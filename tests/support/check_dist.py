@@ -59,7 +59,7 @@ def check_installed(wheel: Path) -> None:
 
         doctor = json.loads(run(binary / "lz-penalty", "doctor", "--json"))
         assert doctor["backend numpy"] == "usable"
-        assert doctor["engine transformers"] == "transformers is not installed: pip install transformers"
+        assert doctor["engine transformers"] == "transformers is not installed: pip install 'lz-penalty[transformers]'"
         looping = Path(folder, "looping.txt")
         looping.write_text("Let me think about it once more. " * 40)
         found = json.loads(run(binary / "lz-penalty", "detect", looping, "--json"))

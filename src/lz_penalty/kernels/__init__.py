@@ -9,9 +9,9 @@ A backend imports its own array library only. It neither checks its arguments no
 `lz_penalty.ops` has checked them, and `lz_penalty._backends` knows which backend runs where. A new backend is named
 there and in `tests/support/backends.py`, whose tests compare it with the reference.
 
-All backends write `min(logit, original logit + strength * bits)` for every occurrence of a token in the window. No
-adjustment is positive, so the smallest value of each token remains. This is the value that the definition gives. So no
-backend needs a table over the vocabulary.
+For every occurrence of a token in the window, all backends take the token's logit from before the step and add `strength *
+bits`. The smallest result of each token remains, because no adjustment is positive. This is the value that the definition
+gives. So no backend needs a table over the vocabulary.
 """
 
 from __future__ import annotations

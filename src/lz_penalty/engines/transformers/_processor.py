@@ -21,7 +21,9 @@ __all__ = ["LZPenaltyLogitsProcessor", "ends_of"]
 
 
 class LZPenaltyLogitsProcessor(LogitsProcessor):
-    """Adds the LZ penalty to the scores of `generate`. Apart from a prompt that it learns, it depends on the ids alone.
+    """Adds the LZ penalty to the scores of `generate`.
+
+    It depends only on the ids, and on where the prompt ends, which it learns from the first call.
 
     Args:
         config: the settings. At each step the penalty sees all tokens so far, except left padding.

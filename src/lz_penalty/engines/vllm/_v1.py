@@ -15,9 +15,9 @@ One decoding step, from the class that vLLM loads to the kernel:
 
     A step in Python: _apply(logits), which calls
         _take_in_c or _take_in_python   write the new tokens into the fields; `_take_in_python` also loads whole histories
-        prepare_lz_penalty              only in the first step after a change of the batch: check the arrays, choose the backend
         _read_tokens                    with a policy: each `Generation` reads its new token. A request that comes to another
                                         section gets the settings row of that section
+        prepare_lz_penalty              only in the first step after a change of the batch: check the arrays, choose the backend
         self._penalise(...)             the function that `ops.prepare_lz_penalty` has returned. On a GPU, it launches the
                                         kernels; see `kernels/triton/__init__.py`
         _after_penalty                  with a policy: undo the penalty of rows in shadow mode, and force tokens
