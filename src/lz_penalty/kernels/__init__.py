@@ -6,12 +6,12 @@ A backend is a module or package of this folder with one public function, `prepa
     step(*arrays)                                       # as often as needed
 
 A backend imports its own array library only. It neither checks its arguments nor falls back to another backend:
-`lz_penalty.ops` has checked them, and `lz_penalty._backends` knows which backend runs where. A new backend is named
-there and in `tests/support/backends.py`, whose tests compare it with the reference.
+`lz_penalty.ops` has checked them, and `lz_penalty._backends` knows which backend runs where. docs/architecture.md
+says where a new backend is named.
 
 For every occurrence of a token in the window, all backends take the token's logit from before the step and add `strength *
-bits`. The smallest result of each token remains, because no adjustment is positive. This is the value that the definition
-gives. So no backend needs a table over the vocabulary.
+bits`. If a token occurs several times, the smallest result counts, as in the definition. No adjustment is positive, so no logit
+rises, and no backend needs a table over the vocabulary.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     LLM(model, logits_processors=["lz_penalty.engines.vllm:LZPenaltyLogitsProcessor"])
     SamplingParams(extra_args={"lz_preset": "guarded"})
 
-The user names the class. There is no entry point: with one, vLLM before 0.31 would use its V1 runner for everybody, and hide
-the output ids from the class, so that the penalty would be wrong. Importing this package does not import vLLM; using the
-class does.
+The user names the class. We register no entry point: in vLLM before 0.31 it would force the V1 runner on all users, also on
+those without the penalty, and hide the output ids from the class. Importing this package does not import vLLM; using the class
+does.
 
     _processor.py   the class that vLLM loads; it passes every call to the state for its runner
     _startup.py     what the class checks and reads when vLLM starts
