@@ -3,7 +3,7 @@
 The longest window of the batch decides what a step launches:
 
     up to 2,048 tokens                `row_kernel`                                           `_OneLaunch`
-    up to 2,048, prepared `ahead`     `find_kernel`, `lower_kernel`                          `_TwoLaunches`
+    up to 2,048, prepared `ahead`     `find_kernel`, `lower_kernel`; first `row_kernel`      `_TwoLaunches`
     longer                            `store_kernel`, `gather_kernel` and `write_kernel`     `_LongWindows`
 
 In `row_kernel`, one program works on one row. It loads every candidate's original logit, waits for its threads, and then
