@@ -7,10 +7,6 @@ from typing import Any
 from benchmarks.tables import machine, paragraph, results, table
 
 ENGINE_VERSIONS = ("python", "torch", "triton")
-SHAPES = (
-    "The models have the shapes of Qwen2.5 and dummy weights in bfloat16. The context has 1,024 tokens, and decoding is "
-    "greedy. The time of a run is the median of its steps; the table has means over interleaved rounds. "
-)
 
 
 # ---------------------------------------------------------------- vLLM and SGLang
@@ -19,8 +15,7 @@ SHAPES = (
 def vllm(data: dict[str, Any]) -> list[str]:
     """What each contender adds to a step of vLLM."""
     about = (
-        f"{SHAPES}The times in the column `without` are from a second engine, which has no processor. At 32B only one engine "
-        "fits into the memory. There, `without` means requests without the penalty, in the engine that has it. "
+        f"{_conditions('processor')}"
         f"vLLM {data['machine']['vllm']}, {data['machine']['runner']} runner; {machine(data, ENGINE_VERSIONS)}. "
         "`python -m benchmarks.vllm_engine`; more batches in `benchmarks/results/vllm.json`."
     )
@@ -65,8 +60,7 @@ def sglang(data: dict[str, Any]) -> list[str]:
     batches = sorted(row["batch"] for row in single)
     none_found = all(row["cost_low"] <= 0 <= row["cost_high"] for row in single)
     about = (
-        f"{SHAPES}The times in the column `without` are from a second engine, which has no plug-in. At 32B only one engine "
-        "fits into the memory. There, `without` means requests without the penalty, in the engine that has it. "
+        f"{_conditions('plug-in')}"
         f"SGLang {data['machine']['sglang']}, attention {data['machine']['attention']}; {machine(data, ENGINE_VERSIONS)}. "
         "`python -m benchmarks.sglang_engine`; more batches in `benchmarks/results/sglang.json`."
     )
@@ -94,6 +88,16 @@ def _cost_caption(engine: str, summary: list[dict[str, Any]]) -> list[str]:
             "as without."
         )
     return paragraph(text)
+
+
+def _conditions(ours: str) -> str:
+    """Return what was run, and what the column `without` is."""
+    return (
+        "The models have the shapes of Qwen2.5 and dummy weights in bfloat16. The context has 1,024 tokens, and decoding is "
+        "greedy. The time of a run is the median of its steps; the table has means over interleaved rounds. The times in the "
+        f"column `without` are from a second engine, which has no {ours}. At 32B only one engine fits into the memory. There, "
+        "`without` means requests without the penalty, in the engine that has it. "
+    )
 
 
 def _contender_columns(ours: str, engine: str) -> dict[str, str]:
@@ -201,7 +205,10 @@ def llama_cpp(data: dict[str, Any]) -> list[str]:
         [window, *(f"{times[name]:.1f} us" for name in ("DRY", "LZ paper", ours))]
         for window, times in data["samplers"].items()
     ]
+    calling, ours_in_c = nothing - sample, taken[f"{ours[3:]}, C"]
     note = (
+        "For the full cost of a preset, add the last row of the first table to its row: "
+        f"{_without_a_gate(ours[3:])} in C takes {ours_in_c:.1f} + {calling:.1f} us. "
         f"Medians of interleaved runs at a vocabulary of {data['vocabulary']:,}. "
         f"{machine(data, ('python', 'numba', 'llama-cpp-python'))}. `make bench-llama-cpp`."
     )

@@ -7,9 +7,9 @@ from typing import Any
 
 from benchmarks.tables import bullets, machine, paragraph, results, signed, table
 from benchmarks.workload import ROOT
+from research.presets.settings import OLD
 
 UNGATED = "ungated"  # in results from before the first release: the preset `guarded` of that time
-UNGATED_FIELDS = ",lookback=adjacent,min_match_length=3,escalation=1"  # that it changes in `paper`
 
 
 def today(name: str) -> str:
@@ -20,7 +20,7 @@ def today(name: str) -> str:
 'paper:0.3,lookback=adjacent,min_match_length=3,escalation=1', 'dry:0.8')
     """
     family, _, strength = name.partition(":")
-    return f"paper:{strength or '0.15'}{UNGATED_FIELDS}" if family == UNGATED else name
+    return OLD.replace("0.15", strength or "0.15") if family == UNGATED else name
 
 
 def shell(command: str, arguments: list[str]) -> list[str]:

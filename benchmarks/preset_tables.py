@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields as fields_of
+from functools import cache
 from typing import Any
 
 from benchmarks.detection_tables import wilson
@@ -355,6 +356,7 @@ def problems_on_cpu(_: dict[str, Any]) -> list[str]:
     )
 
 
+@cache
 def _on_cpu() -> dict[str, Any]:
     """Return the numbers of GSM8K on a CPU, and of the H200 without a penalty on the same problems."""
     _, rows = read_result(CPU / "qwen15-gsm8k.jsonl.xz")

@@ -6,6 +6,7 @@ Also checks whether other users could change a file before the library loads and
 from __future__ import annotations
 
 import errno
+import json
 import os
 import secrets
 import shutil
@@ -21,6 +22,7 @@ from lz_penalty.errors import LZPenaltyError
 __all__ = [
     "check_output",
     "check_output_folder",
+    "read_json",
     "read_text",
     "read_toml",
     "replacing",
@@ -161,18 +163,27 @@ def read_text(path: Path, most: int) -> str:
     return data.decode("utf-8")
 
 
+def read_json(path: Path, most: int, option: str = "") -> Any:
+    """Return the content of a JSON file of at most `most` bytes; raise, naming `option`, if it cannot be read."""
+    return _parsed(path, most, option, "JSON", json.loads)
+
+
 def read_toml(path: Path, most: int, option: str) -> dict[str, Any]:
     """Return the content of a TOML file of at most `most` bytes; raise, naming `option`, if it cannot be read."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
+    return _parsed(path, most, option, "TOML", tomllib.loads)
+
+
+def _parsed(path: Path, most: int, option: str, form: str, parse: Callable[[str], Any]) -> Any:
     try:
-        return tomllib.loads(read_text(path, most))
+        return parse(read_text(path, most))
     except LZPenaltyError:
         raise
     except (OSError, ValueError, RecursionError) as error:
-        raise LZPenaltyError(f"{option} {path}: cannot be read as TOML ({error}).") from None
+        raise LZPenaltyError(f"{option} {path}: cannot be read as {form} ({error}).".strip()) from None
 
 
 def why_others_may_change(path: Path) -> str | None:

@@ -250,15 +250,16 @@ def test_other_settings_are_copied_over_packed_ones(device):
         LZPenaltyConfig.guarded(strength=0.1, exempt_token_ids=(6,)),
     ]
     packed, wanted = pack_configs(first, device), pack_configs(second, device)
-    addresses = [
-        array.ctypes.data if device is None else array.data_ptr() for array in (packed.table, packed.exempt_ids)
-    ]
+
+    def addresses():
+        arrays = packed.table, packed.exempt_ids
+        return [array.ctypes.data if device is None else array.data_ptr() for array in arrays]
+
+    before = addresses()
     packed.copy_(pack_configs(second))
     assert packed.table.tolist() == wanted.table.tolist()
     assert packed.exempt_ids.tolist()[:2] == [2, 6]
-    assert addresses == [
-        array.ctypes.data if device is None else array.data_ptr() for array in (packed.table, packed.exempt_ids)
-    ]
+    assert addresses() == before
     packed.copy_(wanted)  # also from the device
 
 

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from lz_penalty._files import check_output, read_text
+from lz_penalty._files import check_output, read_json
 from lz_penalty.cli.interrupts import again, keeps
 from lz_penalty.cli.options import ABOUT_OUTPUT, JSON
 from lz_penalty.cli.output import number_table, print_problem
@@ -188,12 +188,7 @@ def _fields(penalty: str | None, policy: Path | None) -> dict[str, Any]:
         return config.to_request()
     if penalty is not None:
         raise LZPenaltyError("--penalty and --policy: give one of them; a policy's file can contain lz_preset.")
-    try:
-        fields = json.loads(read_text(policy, MAX_POLICY))
-    except LZPenaltyError:
-        raise
-    except (OSError, ValueError, RecursionError) as error:
-        raise LZPenaltyError(f"--policy {policy}: cannot be read as JSON ({error}).") from None
+    fields = read_json(policy, MAX_POLICY, "--policy")
     if not isinstance(fields, dict):
         raise bad_value(f"--policy {policy}", fields, 'an object of lz_* fields, such as {"lz_policy": "default"}')
     return fields

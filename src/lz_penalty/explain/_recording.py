@@ -16,13 +16,12 @@ Logits are the model's own, before any penalty. The first run named "none" is th
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from lz_penalty._checks import MAX_TOKEN_ID, integer, real
-from lz_penalty._files import read_text
+from lz_penalty._files import read_json
 from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.explain._tokenizing import Tokenizer
@@ -38,13 +37,7 @@ MAX_LOGIT = 1e39  # larger than any float32
 
 def read_recording(path: Path) -> dict[str, Any]:
     """Return the recording in a file; raise if it is not valid."""
-    try:
-        data = json.loads(read_text(path, MAX_FILE))
-    except LZPenaltyError:
-        raise
-    except (OSError, ValueError, RecursionError) as error:
-        raise LZPenaltyError(f"{path}: cannot be read as JSON ({error}).") from None
-    return checked_recording(data, str(path))
+    return checked_recording(read_json(path, MAX_FILE), str(path))
 
 
 def checked_recording(data: Any, where: str = "recording") -> dict[str, Any]:
