@@ -35,6 +35,7 @@ LOOKS = {
 }
 OTHER = ("#999999", "8")
 LEAST_TEMPERATURES = 3
+PANEL = (2.65, 2.7)  # inches; a figure has two columns, so that its text is legible on a telephone
 STYLE: Any = {
     "svg.hashsalt": "lz-penalty",
     "font.size": 10,
@@ -83,14 +84,14 @@ def _roots(axis: Any, which: Iterable[str]) -> None:
         getattr(axis, f"set_{name}ticks")(ticks, [str(tick) for tick in ticks])
 
 
-def _legend(figure: Any, families: Iterable[str], columns: int = 5) -> None:
+def _legend(figure: Any, families: Iterable[str]) -> None:
     from matplotlib.lines import Line2D
 
     shown = [name for name in LOOKS if name in set(families)]
     handles = [
         Line2D([], [], color=LOOKS[name][0], marker=LOOKS[name][1], linestyle="none", label=name) for name in shown
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, columnspacing=1.2, handletextpad=0.3)
 
 
 def _bars(found: Share, scale: float = 1) -> list[list[float]]:
@@ -104,7 +105,7 @@ def _bars(found: Share, scale: float = 1) -> list[list[float]]:
 def harm_figure(study: Study, path: Path) -> list[str]:
     """Draw near-loops against harm; return the titles of the models of the test data."""
     models = [model for model in study.plan.models if _test_points(study, model.name)]
-    figure, axes = _panels(1 + len(models), 2 if len(models) in (1, 3) else 3, 4.2, 3.5)
+    figure, axes = _panels(1 + len(models), 2, *PANEL)
     _frontiers(study, axes[0])
     used = set(_families_tuned(study))
     for axis, model in zip(axes[1:], models, strict=True):
@@ -114,7 +115,7 @@ def harm_figure(study: Study, path: Path) -> list[str]:
             bars = {"xerr": _bars(harm, 100), "yerr": _bars(near, 100)}
             axis.errorbar(*place, **bars, color=colour, marker=marker, markersize=7, elinewidth=0.8, clip_on=False)
             used.add(family)
-        axis.set_title(f"{model.title}, test data", fontsize=10)
+        axis.set_title(f"{model.title}, test", fontsize=10)
     for axis in axes:
         _roots(axis, "xy")
         axis.set_xlim(-0.02, 75)
@@ -144,7 +145,7 @@ def _frontiers(study: Study, axis: Any) -> None:
         )
     if NONE in study.tuning:
         axis.plot(0, 100 * _tuning_loops(study.tuning[NONE]), color="black", marker="o", clip_on=False)
-    axis.set_title("Tuning data, all settings of a family", fontsize=10)
+    axis.set_title("tuning, all settings", fontsize=10)
 
 
 def _tuning_loops(models: dict[str, Any]) -> float:
@@ -192,19 +193,19 @@ def _number(how: str) -> float | None:
 
 
 def temperature_figure(study: Study, path: Path) -> None:
-    """Draw accuracy and degenerate repetition over temperature, a column for each model and task."""
+    """Draw accuracy and degenerate repetition over temperature, a row for each model and task."""
     tasks = temperature_tasks(study)
-    figure, axes = _panels(2 * len(tasks), len(tasks), 3.6, 3.0)
+    figure, axes = _panels(2 * len(tasks), 2, *PANEL)
     used: set[str] = set()
-    for column, (model, task) in enumerate(tasks):
+    for row, (model, task) in enumerate(tasks):
         title = next(one.title for one in study.plan.models if one.name == model)
-        for row, (measure, label) in enumerate((("right", "accuracy (%)"), ("degenerate", "degenerate (%)"))):
-            axis = axes[row * len(tasks) + column]
+        for column, (measure, label) in enumerate((("right", "accuracy (%)"), ("degenerate", "degenerate (%)"))):
+            axis = axes[2 * row + column]
             used |= _lines(study, axis, [cell for cell in study.cells(task) if cell.model == model], measure)
             axis.set_xlabel("temperature")
             axis.set_ylabel(label)
             axis.set_ylim(0, max(1.0, axis.get_ylim()[1]))
-        axes[column].set_title(f"{title}, {task}", fontsize=10)
+        axes[2 * row].set_title(f"{title}, {task}", fontsize=10)
     _legend(figure, used)
     _save(figure, path)
 
@@ -236,7 +237,7 @@ def savings_figure(study: Study, path: Path) -> None:
     models = [
         model for model in study.plan.models if study.values(Cell(model.name, "instructions", GREEDY, NONE), "tokens")
     ]
-    figure, (axis,) = _panels(1, 1, 8.2, 1.6 + 0.75 * max(1, len(models)))
+    figure, (axis,) = _panels(1, 1, 2 * PANEL[0], 1.6 + 0.75 * max(1, len(models)))
     chosen = {NONE: NONE, **study.best}
     for row, model in enumerate(models):
         for number, (family, name) in enumerate(chosen.items()):
