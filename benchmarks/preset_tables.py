@@ -1,14 +1,13 @@
-"""The tables of benefit, harm and settings: in README.md, docs/choosing.md and research/presets/README.md."""
+"""The tables of benefit, harm and settings: in docs/choosing.md and research/presets/README.md."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields as fields_of
-from functools import cache
 from typing import Any
 
 from benchmarks.detection_tables import wilson
-from benchmarks.tables import bullets, paragraph, results, table
+from benchmarks.tables import paragraph, results, table
 from benchmarks.workload import ROOT
 from lz_penalty import LZPenaltyConfig
 from lz_penalty import config as settings_of
@@ -17,7 +16,7 @@ from lz_penalty.evaluation.penalties import penalty
 from lz_penalty.evaluation.study._offline.files import read_result
 from lz_penalty.evaluation.study._offline.summaries import harm_share
 from research.presets.settings import FAMILIES, OLD, family_of
-from research.presets.summary import HARM, harm_of, near_loops, paired, qualifies, ranked
+from research.presets.summary import HARM, harm_of, near_loops, qualifies, ranked
 
 MODELS = {
     "smollm2": "SmolLM2-135M",
@@ -33,8 +32,6 @@ INSTRUCTIONS, GSM8K = "instructions", "gsm8k_test"
 MISSING = "?"  # not measured
 CHAT_MODELS = ("smollm2", "tinyllama", "qwen05", "qwen15")
 READERS = ("smollm2", "tinyllama", "gemma")  # measured with all settings on given texts
-TURNS = (("smollm2", "today's guarded"), ("smollm2", "an earlier gate"), ("tinyllama", "an earlier gate"))
-CPU = ROOT / "research/presets/results/cpu"
 GATES = 4  # rows of the family with a gate
 SHORT = [
     "none",
@@ -46,18 +43,6 @@ SHORT = [
     "paper:0.15",
     "failsafe:0.15",
 ]
-IN_SHORT = [
-    "none",
-    "guarded",
-    "dry:0.8,allowed_length=2",
-    "dry:1.6,allowed_length=2,breakers=usual",
-    "no-repeat-ngram:4",
-    "repetition:1.1",
-    "repetition:1.3",
-    "frequency:1.0",
-    "paper:0.15",
-]
-
 GLANCE = {
     "none": "none",
     "guarded": "**guarded**",
@@ -131,7 +116,7 @@ def choice(data: dict[str, Any]) -> list[str]:
         "answer is "
         f"{1 / (few + more):.1%} of {few + more} for these settings, and {1 / few:.1%} of {few} for the others. Tokens: per "
         "answer to an instruction, SmolLM2 / TinyLlama. Lost: the mean over both models and over prose, code and Markdown. "
-        f"{_machine(data)}. `results/choose.json` has all {len(settings)} settings."
+        f"{machine_of(data)}. `results/choose.json` has all {len(settings)} settings."
     )
     columns = ["best of its family", "tried", "qualifies", "near-loops, SmolLM2", "TinyLlama", "tokens", "**lost**"]
     return [*table(columns, rows), "", *paragraph(about)]
@@ -146,7 +131,7 @@ def _yes(found: Settings) -> str:
 
 def at_a_glance(data: dict[str, Any]) -> list[str]:
     """Return benefit and harm of the presets and of two other penalties: a column for each, a row for each measure."""
-    found = [one for _, one in _named(data, list(GLANCE))]
+    found = [one for _, one in named_settings(data, list(GLANCE))]
     rows = [
         [f"near-loops: {title}", *(_share(one, model, INSTRUCTIONS, "near_loops") for one in found)]
         for model, title in MODELS.items()
@@ -161,7 +146,7 @@ def at_a_glance(data: dict[str, Any]) -> list[str]:
         f"Near-loops: {none['smollm2'][INSTRUCTIONS]['answers']} everyday instructions, at most 2,048 tokens. Lost: mean of "
         f"{_and(MODELS[model] for model in READERS)}. Right: {none['qwen15'][GSM8K]['answers']:,} problems "
         f"of GSM8K, {none['qwen15']['humaneval']['answers']} of HumanEval. ?: not measured on all of them. All "
-        f"answers are greedy. {_machine(data)}. {_remark(data)}"
+        f"answers are greedy. {machine_of(data)}. {remark_on(data)}"
     )
     return [*table(["", *GLANCE.values()], rows), "", *paragraph(about)]
 
@@ -234,19 +219,19 @@ def _value(value: Any) -> str:
 def near_loops_by_model(data: dict[str, Any]) -> list[str]:
     """Return near-loops and tokens of every model, on the half of the instructions that was not used to choose."""
     rows = []
-    for name, found in _named(data, _order(data)):
+    for name, found in named_settings(data, order_of(data)):
         cells = []
         for model in MODELS:
             means = found.get(model, {}).get(INSTRUCTIONS)
             cells.append(f"{_with_interval(means)}, {means['tokens']:.0f}" if means else MISSING)
         rows.append([label(name), *cells])
-    ((_, none), (_, chosen)) = _named(data, ["none", "guarded"])
+    ((_, none), (_, chosen)) = named_settings(data, ["none", "guarded"])
     count = none["smollm2"][INSTRUCTIONS]["answers"]
     missed = " and ".join(f"{_share(chosen, one, INSTRUCTIONS, 'near_loops')} on {MODELS[one]}" for one in READERS[:2])
     about = (
         f"guarded has {missed}: it misses the 1 % of the rule. {count} instructions with odd numbers, greedy, at most 2,048 "
         f"tokens; one answer is {1 / count:.1%}. In brackets: 95 % intervals (Wilson). The last number of a cell: tokens per "
-        f"answer. ?: not measured. {_machine(data)}. {_remark(data)}"
+        f"answer. ?: not measured. {machine_of(data)}. {remark_on(data)}"
     )
     return [*table(["penalty", *MODELS.values()], rows), "", *paragraph(about)]
 
@@ -260,7 +245,7 @@ def harm_by_kind(data: dict[str, Any]) -> list[str]:
     """Return the share of right tokens lost on the texts that were not used to choose, as a mean over three models."""
     rows = [
         [label(name), *(f"{lost_by_kind(found, kind):.1%}" for kind in KINDS_AND_TASKS)]
-        for name, found in _named(data, _order(data))
+        for name, found in named_settings(data, order_of(data))
         if name != "none" and all(HARM in found.get(model, {}) for model in READERS)
     ]
     about = (
@@ -281,7 +266,7 @@ def _harm_before(data: dict[str, Any]) -> str:
     """Return how the harm on these texts differs from that on the texts that the choice was made with."""
     models, names = READERS[:2], ["guarded", "dry:0.8,allowed_length=2"]
     (ours, theirs), (ours_now, theirs_now) = (
-        [{model: found[model] for model in models} for _, found in _named(one, names)]
+        [{model: found[model] for model in models} for _, found in named_settings(one, names)]
         for one in (results("../../research/presets/results/choose.json"), data)
     )
     markdown = [one["smollm2"][HARM]["markdown"]["lost"] for one in (ours, ours_now)]
@@ -295,7 +280,7 @@ def _harm_before(data: dict[str, Any]) -> str:
 
 def harm_by_model(data: dict[str, Any]) -> list[str]:
     """Return the share of right tokens that `guarded` loses, for each model, with intervals for the kinds of text."""
-    ((name, found),) = _named(data, ["guarded"])
+    ((name, found),) = named_settings(data, ["guarded"])
     rows, texts = [], []
     for model in (model for model in MODELS if HARM in found[model]):
         _, measured = read_result(ROOT / f"research/presets/results/answers/{model}-harm.jsonl.xz")
@@ -315,124 +300,6 @@ def _lost(rows: list[dict[str, Any]], kind: str, interval: bool) -> str:
     return f"{found.mean:.1%}" + (f" ({100 * found.low:.1f} to {100 * found.high:.1f})" if interval else "")
 
 
-def problems(data: dict[str, Any]) -> list[str]:
-    """Return the accuracy on GSM8K's test problems."""
-    rows = []
-    for name, found in _named(data, _order(data)):
-        cells = [found.get(model, {}).get(GSM8K) for model in ("qwen15", "qwen05")]
-        if any(cells):
-            rows.append([label(name), *(_accuracy(means) for means in cells)])
-    count = data["settings"]["none"]["qwen15"][GSM8K]["answers"]
-    about = (
-        f"{count:,} test problems of GSM8K, greedy, at most 1,024 tokens. In brackets: problems that only the penalised model "
-        "solved (+), problems that only the model without a penalty solved (-), and McNemar's exact p, not corrected for the "
-        "number of comparisons."
-    )
-    return [*table(["penalty", MODELS["qwen15"], MODELS["qwen05"]], rows), "", *paragraph(about)]
-
-
-def _accuracy(means: dict[str, Any] | None) -> str:
-    if means is None:
-        return MISSING
-    paired = means.get("paired")
-    if not paired:
-        return f"{means['accuracy']:.1%}"
-    p = f"p = {paired['p']:.3f}" if paired["p"] >= 0.001 else "p < 0.001"
-    beside = f" (+{paired['gained']} -{paired['lost']}, {p})"
-    return f"{means['accuracy']:.1%}{beside}"
-
-
-def problems_on_cpu(_: dict[str, Any]) -> list[str]:
-    """Return how many problems the model solves without a penalty and with `guarded`, both on a CPU."""
-    found = _on_cpu()
-    return paragraph(
-        f"On a CPU (vLLM 0.32.0, bfloat16), {MODELS['qwen15']} answered the first {found['answers']} of these problems. It "
-        f"solved {found['none']} without a penalty and {found['guarded']} with guarded. {found['gained']} problems were solved "
-        f"only with guarded, {found['lost']} only without (p = {found['p']:.2f}). guarded changed the text of "
-        f"{found['changed']} answers. For comparison: without a penalty, the H200 solved {found['h200']} of the same problems, "
-        f"and the two machines disagree on {found['disagree']}. We read the {found['lost']} answers that guarded lost: in most "
-        "of them, a number that the calculation repeats was written wrongly, or a step was left out. The run ended for lack of "
-        "time. We had seen its counts after 110 and 176 problems, so p is only a guide."
-    )
-
-
-@cache
-def _on_cpu() -> dict[str, Any]:
-    """Return the numbers of GSM8K on a CPU, and of the H200 without a penalty on the same problems."""
-    _, rows = read_result(CPU / "qwen15-gsm8k.jsonl.xz")
-    plain, ours = ([row for row in rows if row["penalty"] == name] for name in ("none", "guarded"))
-    _, others = read_result(ROOT / "research/presets/results/answers/qwen15-gsm8k.jsonl.xz")
-    there = {row["id"]: row["right"] for row in others if row["penalty"] == "none"}
-    return paired(ours, plain) | {
-        "answers": len(plain),
-        "none": sum(row["right"] for row in plain),
-        "guarded": sum(row["right"] for row in ours),
-        "changed": sum(
-            a["tokens"] != b["tokens"] or a["distinct_4"] != b["distinct_4"] for a, b in zip(ours, plain, strict=True)
-        ),
-        "h200": sum(there[row["id"]] for row in plain),
-        "disagree": sum(there[row["id"]] != row["right"] for row in plain),
-    }
-
-
-def turns(data: dict[str, Any]) -> list[str]:
-    """Return how much of a second answer in the same chat repeats the first, with and without the prompt."""
-    _, measured = read_result(CPU / "smollm2-turns.jsonl.xz")
-    today: dict[str, list[float]] = {}
-    for row in measured:
-        if row["repeats_8"] is not None:
-            today.setdefault(_of_prompt(row["penalty"]), []).append(row["repeats_8"])
-    earlier = {_of_prompt(name): found for name, found in data["settings"].items()}
-    rows = [
-        [
-            what,
-            f"{sum(shares) / len(shares):.0%}",
-            *(f"{earlier[what][model]['turns']['repeats_8']:.0%}" for model in ("smollm2", "tinyllama")),
-        ]
-        for what, shares in today.items()
-    ]
-    counts = [model["turns"]["answers"] for model in data["settings"]["none"].values()]
-    about = (
-        'The second question is "Tell me more.", "Please answer again in other words." or "What else should I know about '
-        f"this?\" Today's guarded: {len(today['none'])} chats, on a CPU. An earlier gate, from 0.35 to 0.6 with strength 0.4 "
-        f"and copies of 3 tokens: {counts[0]} chats with SmolLM2 and {counts[1]} with TinyLlama, on an H200."
-    )
-    columns = ["penalty", *(f"{MODELS[model]}, {which}" for model, which in TURNS)]
-    return [*table(columns, rows), "", *paragraph(about)]
-
-
-def _of_prompt(name: str) -> str:
-    """Return whether a setting counts the prompt, in words."""
-    config = penalty(name).config
-    return "none" if config is None else f"a gate, prompt {'counts' if config.include_prompt else 'left out'}"
-
-
-def in_short(data: dict[str, Any]) -> list[str]:
-    """Return the README's table: loops of the chat models, harm, and accuracy."""
-    rows = []
-    for name, found in _named(data, IN_SHORT):
-        lost = [f"{lost_by_kind(found, kind):.1%}" for kind in KINDS]
-        right = found["qwen15"].get(GSM8K)
-        rows.append(
-            [
-                label(name),
-                f"{chat_near_loops(found):.1%}",
-                *lost,
-                f"{right['accuracy']:.1%}" if right else _missing(name),
-            ]
-        )
-    columns = ["penalty", "**near-loops**", *(f"lost: {kind}" for kind in KINDS.values()), "GSM8K"]
-    return table(columns, rows)
-
-
-def _missing(name: str) -> str:
-    if label(name) != "**guarded**":
-        return MISSING
-    found = _on_cpu()
-    points = 100 * (found["guarded"] - found["none"]) / found["answers"]
-    return f"{points:+.1f} points on {found['answers']} problems"
-
-
 def chat_near_loops(found: Settings) -> float:
     """Return the share of near-loops, mean of the four chat models."""
     return sum(found[model][INSTRUCTIONS]["near_loops"] for model in CHAT_MODELS) / len(CHAT_MODELS)
@@ -443,54 +310,25 @@ def lost_by_kind(found: Settings, kind: str) -> float:
     return sum(found[model][HARM][kind]["lost"] for model in READERS) / len(READERS)
 
 
-def about_in_short(data: dict[str, Any]) -> list[str]:
-    """Return the README's footnotes on that table."""
-    none = data["settings"]["none"]
-    count = none["smollm2"][INSTRUCTIONS]["answers"]
-    chat, readers = (", ".join(MODELS[model] for model in models) for models in (CHAT_MODELS, READERS))
-    gemma = {
-        name: found["gemma"][INSTRUCTIONS]["near_loops"]
-        for name, (_, found) in zip(("none", "guarded"), _named(data, ["none", "guarded"]))
-    }
-    cpu = _on_cpu()
-    there = [
-        f"{label(name).strip('*')} {found['qwen15'][HARM]['code']['lost']:.1%} and {found['qwen15'][HARM]['json']['lost']:.1%}"
-        for name, found in _named(data, IN_SHORT)
-        if name != "none" and HARM in found["qwen15"]
-    ]
-    points = [
-        f"**Near-loops**: in these answers, less than half of the sequences of four tokens are different. {count} everyday "
-        f"instructions, greedy, at most 2,048 tokens. Mean of {chat}.",
-        "**Lost**: tokens that greedy decoding predicts correctly without the penalty and wrongly with it. "
-        f"Mean of {readers}. On Qwen-1.5B, these penalties lose less. Code and JSON there: {'; '.join(there)}.",
-        f"**GSM8K**: {none['qwen15'][GSM8K]['answers']:,} test problems, Qwen-1.5B, greedy, at most 1,024 tokens. guarded "
-        f"has answered only the first {cpu['answers']} of them, on a CPU: it solved {cpu['guarded']}, and no penalty solved "
-        f"{cpu['none']} there (p = {cpu['p']:.2f}).",
-        "**Models**: all weights are quantised to about 4 bits, and those of TinyLlama to 2 bits. Qwen is Qwen2.5-Coder. "
-        f"Gemma is a base model, so its near-loops are not in the mean: none {gemma['none']:.1%}, guarded "
-        f"{gemma['guarded']:.1%}.",
-        f"**Machine**: {_machine(data)}. {_remark(data)}".strip(),
-    ]
-    return bullets(points)
-
-
-def _named(data: dict[str, Any], names: list[str]) -> list[tuple[str, Settings]]:
+def named_settings(data: dict[str, Any], names: list[str]) -> list[tuple[str, Settings]]:
+    """Return the names and results of settings. `guarded` means the setting that is the preset."""
     settings = data["settings"]
     chosen = next(name for name in settings if penalty(name).config == LZPenaltyConfig.guarded())
     return [(name, settings[name]) for name in (chosen if name == "guarded" else name for name in names)]
 
 
-def _order(data: dict[str, Any]) -> list[str]:
+def order_of(data: dict[str, Any]) -> list[str]:
     """Return the settings of the full tables: the preset and what it is compared with first, then the rest by family."""
     return [*SHORT, *(name for name in data["settings"] if label(name) != "**guarded**" and name not in SHORT)]
 
 
-def _machine(data: dict[str, Any]) -> str:
+def machine_of(data: dict[str, Any]) -> str:
+    """Return the GPU and the engine that wrote the answers, in words."""
     about = next(plan["machine"] for plan in data["plans"] if plan["machine"].get("gpu", "none") != "none")
     return f"{about['gpu']}, vLLM {about['vllm']}, bfloat16"
 
 
-def _remark(data: dict[str, Any]) -> str:
+def remark_on(data: dict[str, Any]) -> str:
     """Return which measurements were made on a CPU."""
     on_cpu = {plan["machine"].get("vllm") for plan in data["plans"] if plan["machine"].get("gpu") == "none"} - {None}
     if not on_cpu:

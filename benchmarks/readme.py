@@ -15,16 +15,18 @@ from benchmarks import (
     limitation_tables,
     op_tables,
     preset_tables,
+    problem_tables,
+    readme_tables,
 )
 from benchmarks.tables import results
 from benchmarks.workload import ROOT, arguments
 
 CHOSEN, PUBLISHED, TURNS = (f"../../research/presets/results/{name}.json" for name in ("choose", "publish", "turns"))
 TABLES: tuple[tuple[str, str, Callable[[dict[str, Any]], list[str]], str], ...] = (  # page, mark, table, results file
-    ("README.md", "real-models", preset_tables.in_short, PUBLISHED),
+    ("README.md", "real-models", readme_tables.in_short, PUBLISHED),
     ("README.md", "cost-in-short", op_tables.cost_in_short, "h200.json"),
     ("README.md", "vllm-in-short", engine_tables.vllm_in_short, "vllm.json"),
-    ("README.md", "real-models-notes", preset_tables.about_in_short, PUBLISHED),
+    ("README.md", "real-models-notes", readme_tables.about_in_short, PUBLISHED),
     ("README.md", "cost-notes", op_tables.about_cost_in_short, "h200.json"),
     ("docs/choosing.md", "glance", preset_tables.at_a_glance, PUBLISHED),
     ("docs/choosing.md", "fields", preset_tables.fields, CHOSEN),
@@ -32,9 +34,9 @@ TABLES: tuple[tuple[str, str, Callable[[dict[str, Any]], list[str]], str], ...] 
     ("research/presets/README.md", "near-loops", preset_tables.near_loops_by_model, PUBLISHED),
     ("research/presets/README.md", "harm", preset_tables.harm_by_kind, PUBLISHED),
     ("research/presets/README.md", "harm-by-model", preset_tables.harm_by_model, PUBLISHED),
-    ("research/presets/README.md", "problems", preset_tables.problems, PUBLISHED),
-    ("research/presets/README.md", "problems-on-cpu", preset_tables.problems_on_cpu, PUBLISHED),
-    ("research/presets/README.md", "turns", preset_tables.turns, TURNS),
+    ("research/presets/README.md", "problems", problem_tables.problems, PUBLISHED),
+    ("research/presets/README.md", "problems-on-cpu", problem_tables.problems_on_cpu, PUBLISHED),
+    ("research/presets/README.md", "turns", problem_tables.turns, TURNS),
     ("docs/results.md", "sweep", evaluation_tables.sweep, "sweep.json"),
     (
         "docs/results.md",
