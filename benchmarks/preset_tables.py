@@ -192,6 +192,10 @@ def fields(_: dict[str, Any]) -> list[str]:
             f"{settings_of.MIN_GATE_WINDOW} to {settings_of.MAX_GATE_WINDOW:,}",
             "over how many past tokens the share is counted",
         ),
+        "gate_from": (
+            f"1 to {settings_of.MAX_GATE_WINDOW:,}",
+            "the penalty is off while there are fewer tokens; `None`, or a larger value: half of `gate_window`",
+        ),
         "include_prompt": ("True, False", "whether the prompt's tokens count"),
         "exempt_token_ids": (
             f"{MAX_TOKEN_IDS:,} ids in a request",

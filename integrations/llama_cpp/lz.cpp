@@ -35,6 +35,7 @@ static const lz_field lz_fields[] = {
     { "lz_gate_low",         0,   1,     true,  &common_params_lz::gate_low,   nullptr, {} },
     { "lz_gate_high",        0,   1,     true,  &common_params_lz::gate_high,  nullptr, {} },
     { "lz_gate_window",      4,   4096,  false, nullptr, &common_params_lz::gate_window,      {} },
+    { "lz_gate_from",        1,   4096,  true,  nullptr, &common_params_lz::gate_from,        {} },
     { "lz_include_prompt",   0,   1,     false, nullptr, &common_params_lz::include_prompt,   { "false", "true" } },
 };
 
@@ -299,6 +300,7 @@ llama_sampler * common_lz_init(const llama_model * model, const common_params_lz
         settings.gate_low    = lz.gate_low;
         settings.gate_high   = lz.gate_high;
         settings.gate_window = lz.gate_window;
+        settings.gate_from   = std::max(lz.gate_from, 0);
     }
     settings.exempt_ids   = exempt.data();
     settings.exempt_count = (int32_t) exempt.size();

@@ -22,6 +22,7 @@ struct common_params_lz {
     double  gate_low         = -1.0;  // charge nothing up to this share of copied tokens, -1.0 = no gate
     double  gate_high        = -1.0;  // charge everything from this share on, -1.0 = no gate
     int32_t gate_window      = 96;    // how many past tokens the share is taken from
+    int32_t gate_from        = -1;    // the gate is closed with fewer tokens, -1 = half of gate_window
     int32_t include_prompt   = 1;     // 0 = only generated tokens count
 
     std::vector<llama_token> exempt_token_ids; // never penalized, besides the special tokens of the model

@@ -35,7 +35,9 @@ class SettingsRow(NamedTuple):
     loop_window: int  # 0 without escalation
     exempt_begin: int  # where the row's exempt ids begin in `PackedConfig.exempt_ids`
     exempt_end: int
-    gate_window: int  # 0 without a gate; the two thresholds are then 0
+    gate_window: int  # 0 without a gate; the next one and the two thresholds are then 0
+    gate_from: int
+    unused: int  # the thresholds begin at a multiple of 64 bits
     gate_low: float  # floats are in the table as their bits: the thresholds with 64 bits, so two columns each
     gate_high: float
     strength: float
@@ -47,10 +49,10 @@ class SettingsRow(NamedTuple):
         return reach(self.window, self.buffer, self.gate_window, self.loop_window)
 
 
-_LAYOUT = Struct("8i2d2f")
+_LAYOUT = Struct("10i2d2f")
 COLUMNS = _LAYOUT.size // 4
-MODE, WINDOW, BUFFER, MIN_MATCH, LOOP_WINDOW, EXEMPT_BEGIN, EXEMPT_END, GATE_WINDOW = range(8)
-GATE_LOW, GATE_HIGH, STRENGTH, ESCALATION = 8, 10, 12, 13
+MODE, WINDOW, BUFFER, MIN_MATCH, LOOP_WINDOW, EXEMPT_BEGIN, EXEMPT_END, GATE_WINDOW, GATE_FROM = range(9)
+GATE_LOW, GATE_HIGH, STRENGTH, ESCALATION = 10, 12, 14, 15
 NONE, BEFORE_BUFFER, ADJACENT, SGLANG = range(4)  # values of MODE
 
 
@@ -59,7 +61,7 @@ class PackedConfig:
     """Settings of `rows` rows as arrays; made by `pack_configs`.
 
     Attributes:
-        table: int32 `[rows, 14]`, one settings row per row of the logits; a single one applies to all of them.
+        table: int32 `[rows, 16]`, one settings row per row of the logits; a single one applies to all of them.
         exempt_ids: int32 `[n]`; each settings row names a range of it, in which the ids ascend.
         max_window: the largest window of any row. This and the other maxima size the launch, so a CUDA graph keeps them.
         max_buffer: the largest buffer of any row.
@@ -180,7 +182,7 @@ def pack_configs(
         if config.escalation:
             table[row, LOOP_WINDOW] = config.loop_window
         if config.gate_high is not None:
-            table[row, GATE_WINDOW] = config.gate_window
+            table[row, GATE_WINDOW], table[row, GATE_FROM] = config.gate_window, config.effective_gate_from
             doubles[row, GATE_LOW // 2], doubles[row, GATE_HIGH // 2] = config.gate_low, config.gate_high
         table[row, EXEMPT_BEGIN], table[row, EXEMPT_END] = exempt_range[ids]
         floats[row, STRENGTH] = config.strength
@@ -193,7 +195,7 @@ def pack_configs(
 
 
 def pack_table(rows: np.ndarray, exempt_ids: Any, *, table: Any = None, needs_starts: bool = False) -> PackedConfig:
-    """Pack settings rows `[n, 14]` on the host. The kernel reads `table`, or `rows`; no row of `table` exceeds `rows`."""
+    """Pack settings rows `[n, 16]` on the host. The kernel reads `table`, or `rows`; no row of `table` exceeds `rows`."""
     largest = rows.max(axis=0, initial=0)
     return PackedConfig(
         table=rows if table is None else table,

@@ -41,6 +41,8 @@ class LZPenaltyConfig:
         gate_high: charge whole codelengths from this copy share on, and a growing part between the two; above `gate_low`,
             at most 1.
         gate_window: over how many past tokens the copy share is taken; 4 to 4,096.
+        gate_from: the gate stays closed while there are fewer tokens than this; 1 to 4,096. It cannot be later than half of
+            `gate_window`. `None` means half of `gate_window`.
         include_prompt: whether the prompt's tokens count.
         exempt_token_ids: ids that are never adjusted; at most 2,047, in a request at most 1,024. Engines add up to 1,023
             special tokens.
@@ -65,6 +67,7 @@ class LZPenaltyConfig:
     gate_low: float | None = None
     gate_high: float | None = None
     gate_window: int = 96
+    gate_from: int | None = None
     include_prompt: bool = True
     exempt_token_ids: tuple[int, ...] = ()
 
@@ -95,6 +98,12 @@ class LZPenaltyConfig:
             raise bad_value(
                 "min_match_length", None, "an integer if gate_low and gate_high are given: a gate needs codelengths"
             )
+
+    @property
+    def effective_gate_from(self) -> int:
+        """The number of tokens from which on the gate can open: `gate_from`, or half of `gate_window` if that is less."""
+        half = (self.gate_window + 1) // 2
+        return half if self.gate_from is None else min(self.gate_from, half)
 
     @property
     def effective_lookback(self) -> str:
@@ -224,7 +233,7 @@ def lz_fields(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _from_json(key: str, value: Any) -> Any:
     """Convert 'none' to None: some transports have only flat JSON values."""
-    optional = key in ("lz_min_match_length", "lz_lookback", "lz_gate_low", "lz_gate_high")
+    optional = key in ("lz_min_match_length", "lz_lookback", "lz_gate_low", "lz_gate_high", "lz_gate_from")
     return None if optional and isinstance(value, str) and value == "none" else value
 
 
@@ -240,6 +249,7 @@ _CHECKS: dict[str, Check] = {
     "gate_low": real(0, 1, optional=True),
     "gate_high": real(0, 1, optional=True),
     "gate_window": integer(MIN_GATE_WINDOW, MAX_GATE_WINDOW),
+    "gate_from": integer(1, MAX_GATE_WINDOW, optional=True),
     "include_prompt": boolean,
     "exempt_token_ids": partial(token_ids, most=MAX_EXEMPT),
 }

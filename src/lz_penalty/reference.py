@@ -169,21 +169,28 @@ def occurrences(
 
 
 def copy_share(
-    context: Sequence[int], *, gate_window: int = 96, window_size: int = 512, min_match_length: int = 1
+    context: Sequence[int],
+    *,
+    gate_window: int = 96,
+    gate_from: int | None = None,
+    window_size: int = 512,
+    min_match_length: int = 1,
 ) -> float:
     """Return the share of the last `gate_window` tokens that merely repeat earlier text: the copy share.
 
     A position is copied if the n tokens that end there (`n = min_match_length`, at least 2) also end at one of the
     `window_size` positions before it. The two n-grams may overlap. The share is 0 while the context is shorter than
-    half of `gate_window`.
+    half of `gate_window`, and shorter than `gate_from` if that is given. A shorter context counts as a whole.
 
     >>> copy_share([1, 2, 3, 4, 1, 2, 3, 9], gate_window=8)  # 2 and 3 end a pair of tokens that occurred before
     0.25
     >>> copy_share([7, 8] * 30), copy_share(range(60)), copy_share([7, 8] * 20)
     (0.95, 0.0, 0.0)
+    >>> copy_share([7, 8] * 20, gate_from=40)
+    0.925
     """
     context, t = list(context), len(context)
-    if 2 * t < gate_window:
+    if 2 * t < gate_window and (gate_from is None or t < gate_from):
         return 0.0
     recent = min(gate_window, t)
     seen = context[-recent - window_size - max(2, min_match_length) + 1 :]  # earlier tokens do not matter
@@ -232,6 +239,7 @@ def adjustments(
     gate_low: float | None = None,
     gate_high: float | None = None,
     gate_window: int = 96,
+    gate_from: int | None = None,
     exempt_token_ids: Iterable[int] = (),
     include_prompt: bool = True,
     prompt_length: int = 0,
@@ -260,7 +268,11 @@ def adjustments(
         bits[one.token] = min(bits.get(one.token, 0.0), one.value - literal)
     if gate_low is not None and gate_high is not None:
         share = copy_share(
-            context, gate_window=gate_window, window_size=window_size, min_match_length=min_match_length or 1
+            context,
+            gate_window=gate_window,
+            gate_from=gate_from,
+            window_size=window_size,
+            min_match_length=min_match_length or 1,
         )
         opening = gate_opening(share, gate_low, gate_high)
         bits = {token: opening * value for token, value in bits.items()} if opening else {}

@@ -13,6 +13,7 @@ from lz_penalty import LZPenaltyConfig, LZPenaltyError, errors
 from lz_penalty.config import MAX_FIELDS, PRESETS
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.policy import settings_from_request
+from lz_penalty.reference import copy_share
 from tests.support.malformed import hostile, nested
 
 BAD = [
@@ -45,6 +46,9 @@ BAD = [
     ("gate_window", 4097, "4 to 4096"),
     ("gate_window", 96.0, "4 to 4096"),
     ("gate_window", None, "4 to 4096"),
+    ("gate_from", 0, "1 to 4096 or None"),
+    ("gate_from", 4097, "1 to 4096 or None"),
+    ("gate_from", 48.0, "1 to 4096 or None"),
     ("buffer_size", 0, "1 to 4096"),
     ("buffer_size", 4097, "1 to 4096"),
     ("min_match_length", 0, "1 to 4097"),
@@ -84,6 +88,7 @@ def test_bad_values_name_field_value_and_range(field, value, allowed):
         ("window_size", 1, 65_536),
         ("loop_window", 1, 65_536),
         ("gate_window", 4, 4_096),
+        ("gate_from", 1, 4_096),
         ("buffer_size", 1, 4_096),
         ("min_match_length", 1, 33),
     ],
@@ -153,6 +158,16 @@ def test_the_widest_and_the_narrowest_gate():
     assert LZPenaltyConfig.sglang(gate_low=0.2, gate_high=0.4).gate_high == 0.4
 
 
+@pytest.mark.parametrize(
+    ("window", "given", "first"), [(7, None, 4), (8, None, 4), (8, 3, 3), (8, 5, 4), (384, 48, 48), (96, 48, 48)]
+)
+def test_the_gate_can_open_earlier_than_at_half_of_its_window_but_not_later(window, given, first):
+    config = LZPenaltyConfig(gate_low=0, gate_high=0.1, gate_window=window, gate_from=given, min_match_length=1)
+    assert config.effective_gate_from == first
+    sizes = {"gate_window": window, "gate_from": given}
+    assert [copy_share([5] * t, **sizes) > 0 for t in (first - 1, first)] == [False, True]
+
+
 def test_sglang_refuses_what_it_implies_otherwise():
     with pytest.raises(LZPenaltyError, match="lookback"):
         LZPenaltyConfig.sglang(lookback="before_buffer")
@@ -184,6 +199,7 @@ configs = st.builds(
     gate=st.just({})
     | st.tuples(st.floats(0, 0.5), st.floats(0.51, 1)).map(lambda pair: {"gate_low": pair[0], "gate_high": pair[1]}),
     gate_window=st.integers(4, 4_096),
+    gate_from=st.none() | st.integers(1, 4_096),
     include_prompt=st.booleans(),
     exempt_token_ids=st.lists(st.integers(0, 200_000), max_size=20),
 )

@@ -69,7 +69,8 @@ def test_the_files_that_the_page_names_exist():
 
 
 def test_the_picture_and_the_table_show_the_same_new_things():
-    shown = re.findall(r'class="mid note">(an? [a-z ]*[a-z])', PICTURE)
+    notes = re.findall(r'class="mid note">(.*?)</text>', PICTURE)
+    shown = [re.sub(r"<[^>]*>", "", note).partition(" (")[0] for note in notes]
     rows = re.findall(r"^\| (an? [a-z ]*?)(?: of detection)? \|", section("Where something new goes"), re.MULTILINE)
     assert sorted(shown) == sorted(rows)
     assert len(rows) == 5

@@ -140,6 +140,7 @@ WRONG = {
     "loop window off by one": altered(loop_window=lambda c: c.loop_window + 1),
     "n-grams of the gate off by one": patched("_gate_opening", longer_ngrams),
     "window of the gate off by one": patched("_gate_opening", wider_gate),
+    "ignores from where on the gate opens": altered(gate_from=lambda c: None),
     "escalation is gated": patched("_penalise_row", gates_escalation),
     "strength 1 % off": altered(strength=lambda c: c.strength * 1.01),
     "padded vocabulary": writes_outside_the_vocabulary,

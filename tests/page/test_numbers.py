@@ -127,7 +127,7 @@ def test_copy_shares_along_texts(page, seeds):
         [[tokens, asdict(config)] for tokens, config in made],
     )
     for (tokens, config), shares in zip(made, got, strict=True):
-        sizes = {"gate_window": config.gate_window, "window_size": config.window_size}
+        sizes = {name: getattr(config, name) for name in ("gate_window", "gate_from", "window_size")}
         n = config.min_match_length or 1
         assert shares == [reference.copy_share(tokens[:t], **sizes, min_match_length=n) for t in range(len(tokens) + 1)]
 

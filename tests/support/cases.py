@@ -105,6 +105,9 @@ def gate(rng: random.Random, min_match_length: int | None, window: int, largest:
     high = rng.choice((1.0, low + 0.04, math.nextafter(low, 1), rng.uniform(low + 0.01, 1)))
     gate_window = rng.choice((4, 5, *(rng.randint(4, min(window + 4, MAX_GATE_WINDOW)) for _ in range(2)), largest))
     settings = {"gate_low": low, "gate_high": high, "gate_window": gate_window}
+    apart = random.Random()
+    apart.setstate(rng.getstate())  # drawn apart: a seed keeps its other settings
+    settings["gate_from"] = apart.choice((None, 1, apart.randint(1, gate_window), MAX_GATE_WINDOW))
     if rng.random() < 0.5:
         settings["window_size"] = rng.randint(1, 9)  # motifs have such periods: the window's edge matters
     return settings
@@ -291,6 +294,7 @@ def settings_of(config: LZPenaltyConfig) -> dict[str, Any]:
         "gate_low",
         "gate_high",
         "gate_window",
+        "gate_from",
         "exempt_token_ids",
     )
     return {name: getattr(config, name) for name in names} | {"lookback": config.effective_lookback}

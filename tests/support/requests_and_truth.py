@@ -114,7 +114,7 @@ def is_partly_open(prompt: list[int], output: list[int], config: LZPenaltyConfig
     if config is None or config.gate_low is None or config.gate_high is None:
         return False
     context = (prompt if config.include_prompt else []) + output
-    names = ("gate_window", "window_size", "min_match_length")
+    names = ("gate_window", "gate_from", "window_size", "min_match_length")
     share = reference.copy_share(context, **{name: getattr(config, name) for name in names})
     return 0 < reference.gate_opening(share, config.gate_low, config.gate_high) < 1
 

@@ -229,7 +229,7 @@ def _facts(step: Explanation, rate: float) -> list[str]:
 
 
 def _share(gate: Gate, step: Explanation) -> str:
-    size, least = step.config.gate_window, (step.config.gate_window + 1) // 2
+    size, least = step.config.gate_window, step.config.effective_gate_from
     if step.length < least:
         return f"the text has fewer than {least:,} tokens"
     return f"copy share {gate.copy_share:.2f} of the last {min(step.length, size):,} tokens"

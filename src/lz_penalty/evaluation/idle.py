@@ -37,5 +37,5 @@ def _largest_share(config: LZPenaltyConfig, output: Sequence[int]) -> float:
     window = config.gate_window
     least = 2 if config.formula == "sglang" else config.min_match_length or 2
     copied = [0, *accumulate(copied_positions(output, config.window_size, least))]
-    ends = range((window + 1) // 2, len(output) + 1)  # the share is 0 before that
+    ends = range(config.effective_gate_from, len(output) + 1)  # the share is 0 before that
     return max(((copied[end] - copied[max(0, end - window)]) / min(window, end) for end in ends), default=0.0)

@@ -212,7 +212,7 @@ def gate_after(context: Sequence[int], config: LZPenaltyConfig) -> Gate | None:
     """Return the gate's state after `context`, or `None` if `config` has no gate."""
     if config.gate_low is None or config.gate_high is None or config.min_match_length is None:
         return None
-    settings = {name: getattr(config, name) for name in ("gate_window", "window_size", "min_match_length")}
+    settings = {name: getattr(config, name) for name in ("gate_window", "gate_from", "window_size", "min_match_length")}
     share = reference.copy_share(context, **settings)
     return Gate(share, reference.gate_opening(share, config.gate_low, config.gate_high))
 

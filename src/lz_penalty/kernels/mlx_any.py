@@ -89,7 +89,7 @@ def _gate_opening(newest_first, settings):
     """Return which part of every codelength is charged: the definition's `gate_opening` of its `copy_share`."""
     n, size, window = newest_first.size, max(2, settings.min_match), settings.window
     recent = min(settings.gate_window, n)
-    if 2 * n < settings.gate_window or n < size:
+    if n < max(settings.gate_from, size):
         return 0.0
     rank, length = _dense_ranks(newest_first[: settings.gate_window + window + size - 1]), 1
     while length < size:

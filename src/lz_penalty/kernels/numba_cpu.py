@@ -86,7 +86,7 @@ def _apply(
         opening = 1.0
         if gate_window:
             opening = _gate_opening(
-                newest_first, n, run, recent, gate_window, window, max(2, min_match),
+                newest_first, n, run, recent, gate_window, table[setting, col.GATE_FROM], window, max(2, min_match),
                 doubles[setting, col.GATE_LOW // 2], doubles[setting, col.GATE_HIGH // 2], heads, older, multiplier,
             )  # fmt: skip
             if opening == 0.0:
@@ -179,12 +179,14 @@ def _trailing_runs(newest_first, recent, looped, run):
 
 
 @compiled
-def _gate_opening(newest_first, n, run, recent, gate_window, window, size, low, high, heads, older, multiplier):
+def _gate_opening(
+    newest_first, n, run, recent, gate_window, gate_from, window, size, low, high, heads, older, multiplier
+):
     """Return which part of every codelength is charged: the definition's `gate_opening` of its `copy_share`.
 
     In a loop, one run contains nearly all recent tokens, and the copy share need not be known to see that the gate is open.
     """
-    if 2 * n < gate_window:
+    if n < gate_from:
         return 0.0
     longest = 0
     for p in range(1, min(window + 1, recent)):

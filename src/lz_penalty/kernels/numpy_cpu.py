@@ -86,7 +86,7 @@ def _gate_opening(newest_first, settings):
     """
     n, size = len(newest_first), max(2, settings.min_match)
     recent = min(settings.gate_window, n)
-    if 2 * n < settings.gate_window or n < size:
+    if n < max(settings.gate_from, size):
         return 0.0
     newest_first = newest_first[: settings.gate_window + settings.window + size - 1]
     rank, length = np.unique(newest_first, return_inverse=True)[1], 1

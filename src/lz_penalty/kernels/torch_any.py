@@ -186,7 +186,7 @@ def _gate_opening(newest_first: Tensor, n: Tensor, table: Tensor, largest_size: 
     exact = torch.float64 if newest_first.device.type != "mps" else torch.float32
     share = copied.sum(dim=1, keepdim=True).to(exact) / recent.clamp(min=1).to(exact)
     low, high = (_doubles(table, c).to(exact) for c in (col.GATE_LOW, col.GATE_HIGH))
-    opening = torch.where(2 * n[:, None] < gate_window, 0.0, ((share - low) / (high - low)).clamp(0, 1))
+    opening = torch.where(n[:, None] < table[:, col.GATE_FROM, None], 0.0, ((share - low) / (high - low)).clamp(0, 1))
     return torch.where(gate_window > 0, opening, 1.0)
 
 

@@ -49,6 +49,7 @@ class NativeSettings(ctypes.Structure):
         ("min_match_length", ctypes.c_int32),
         ("loop_window", ctypes.c_int32),
         ("gate_window", ctypes.c_int32),
+        ("gate_from", ctypes.c_int32),
         ("exempt_ids", ctypes.POINTER(ctypes.c_int32)),
         ("exempt_count", ctypes.c_int32),
     )
@@ -69,6 +70,7 @@ def native_settings(config: LZPenaltyConfig) -> NativeSettings:
         config.min_match_length or 0,
         config.loop_window,
         config.gate_window if config.gate_high is not None else 0,
+        config.effective_gate_from if config.gate_high is not None else 0,
         (ctypes.c_int32 * len(ids))(*ids),
         len(ids),
     )

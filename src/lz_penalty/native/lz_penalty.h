@@ -48,6 +48,7 @@ typedef struct {
     int32_t min_match_length;    /* 1 to buffer_size + 1; 0: no codelength adjustment; SGLANG requires 1 */
     int32_t loop_window;         /* 1 to 65,536 */
     int32_t gate_window;         /* 4 to 4,096; 0: no gate. A gate requires min_match_length > 0 */
+    int32_t gate_from;           /* the gate is closed with fewer tokens; 1 to 4,096; 0 or too large: half of gate_window */
     const int32_t *exempt_ids;   /* never adjusted: ascending, each once, none negative; copied into the context */
     int32_t exempt_count;        /* 0 to 2,047 */
 } lz_penalty_settings;
@@ -68,14 +69,14 @@ typedef struct {
 /* Return the paper's settings: strength 0.15, window 512, buffer 32, match of 1 token, loop window 4,096. */
 LZ_PENALTY_API lz_penalty_settings lz_penalty_defaults(void)
 {
-    const lz_penalty_settings s = {0.15, 0, 0, 0, LZ_PENALTY_PAPER, LZ_PENALTY_BEFORE_BUFFER, 512, 32, 1, 4096, 0, NULL, 0};
+    const lz_penalty_settings s = {0.15, 0, 0, 0, LZ_PENALTY_PAPER, LZ_PENALTY_BEFORE_BUFFER, 512, 32, 1, 4096, 0, 0, NULL, 0};
     return s;
 }
 
 /* Return the preset `guarded`. It is made for the output alone: pass no tokens of the prompt. */
 LZ_PENALTY_API lz_penalty_settings lz_penalty_guarded(void)
 {
-    const lz_penalty_settings s = {0.35, 1, 0.35, 0.5, LZ_PENALTY_PAPER, LZ_PENALTY_ADJACENT, 384, 32, 4, 4096, 96, NULL, 0};
+    const lz_penalty_settings s = {0.35, 1, 0.35, 0.5, LZ_PENALTY_PAPER, LZ_PENALTY_ADJACENT, 384, 32, 4, 4096, 96, 48, NULL, 0};
     return s;
 }
 
@@ -96,6 +97,7 @@ LZ_PENALTY_API int lz_penalty_check(const lz_penalty_settings *s)
         if (s->gate_window < LZ_PENALTY_MIN_GATE_WINDOW || s->gate_window > LZ_PENALTY_MAX_GATE_WINDOW)
             return LZ_PENALTY_BAD_GATE;
         if (!(0 <= s->gate_low && s->gate_low < s->gate_high && s->gate_high <= 1)) return LZ_PENALTY_BAD_GATE;
+        if (s->gate_from < 0 || s->gate_from > LZ_PENALTY_MAX_GATE_WINDOW) return LZ_PENALTY_BAD_GATE;
         if (!s->min_match_length) return LZ_PENALTY_BAD_GATE;
     }
     if (s->formula == LZ_PENALTY_SGLANG && s->lookback != LZ_PENALTY_ADJACENT) return LZ_PENALTY_BAD_LOOKBACK;
@@ -119,7 +121,8 @@ LZ_PENALTY_API const char *lz_penalty_error(int code)
         "window_size must be from 1 to 65536", "buffer_size must be from 1 to 4096",
         "min_match_length must be from 0 (none) to buffer_size + 1, and 1 with LZ_PENALTY_SGLANG",
         "loop_window must be from 1 to 65536",
-        "a gate needs gate_window from 4 to 4096, 0 <= gate_low < gate_high <= 1 and min_match_length > 0",
+        "a gate needs gate_window from 4 to 4096, gate_from from 0 to 4096, 0 <= gate_low < gate_high <= 1 and "
+        "min_match_length > 0",
         "exempt_ids must be at most 2047 ids, ascending, each once, none negative",
         "the memory must be aligned and of at least lz_penalty_size bytes",
         "vocab_size must be at least 1",
@@ -286,6 +289,12 @@ static inline double lz_penalty__opening(const lz_penalty_settings *s, double sh
     return opening < 0 ? 0 : opening > 1 ? 1 : opening;
 }
 
+/* Return whether the gate is closed because there are too few tokens. */
+static inline int lz_penalty__too_short(const lz_penalty_settings *s, int32_t n)
+{
+    return 2 * n < s->gate_window && (!s->gate_from || n < s->gate_from);
+}
+
 /* Return which part is charged. `run` holds the trailing runs of the periods below
  * `stop`: in a loop, one run contains nearly all recent tokens, and the gate is open whatever the rest. */
 static inline double lz_penalty__gate_opening(lz_penalty *p, const int32_t *end, size_t n_tokens, int32_t stop)
@@ -295,7 +304,7 @@ static inline double lz_penalty__gate_opening(lz_penalty *p, const int32_t *end,
     const int32_t n = n_tokens < (size_t)seen ? (int32_t)n_tokens : seen, recent = lz_penalty__min(n, s->gate_window);
     int32_t longest = 0, d;
     double share;
-    if (2 * n < s->gate_window) return 0;
+    if (lz_penalty__too_short(s, n)) return 0;
     stop = lz_penalty__min(stop, s->window_size + 1);
     for (d = 1; d < stop; d++) longest = lz_penalty__max(longest, p->run[d]);
     share = (double)lz_penalty__min(recent, longest - size + 1) / recent;

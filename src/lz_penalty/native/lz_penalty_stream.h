@@ -288,7 +288,7 @@ LZ_PENALTY_API int32_t lz_penalty_stream_candidates(lz_penalty_stream *t, int32_
     step = lz_penalty__begin(p, vocab_size, end, lz_penalty__sparse_runs(t, recent, looped, offset, &matches));
     if (s->gate_window) {
         const int32_t n = lz_penalty__min((int32_t)t->n_tokens, s->gate_window); /* only fewer tokens can close it */
-        step.opening = 2 * n < s->gate_window ? 0 : lz_penalty__opening(s, (double)t->share / n);
+        step.opening = lz_penalty__too_short(s, n) ? 0 : lz_penalty__opening(s, (double)t->share / n);
         if (step.opening == 0) recent = matches = 0; /* the codelength considers nothing */
     }
     for (i = 0; i < matches; i++) { /* a match is a run inside the window */

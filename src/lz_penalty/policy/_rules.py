@@ -24,6 +24,7 @@ _SHARED = (
     "lz_buffer_size",
     "lz_loop_window",
     "lz_gate_window",
+    "lz_gate_from",
     "lz_include_prompt",
     "lz_exempt_token_ids",
 )
@@ -140,8 +141,8 @@ def settings_from_request(request: Mapping[str, Any], default: Asked = None) -> 
         lz_thinking = "guarded"   -> that preset in thinking; "none": no penalty there. lz_answer, lz_code,
                                      lz_tool_call and lz_table work the same way
         other sections            -> as in lz_policy; without lz_policy, as if no section had been given
-        lz_penalty, lz_window_size, lz_buffer_size, lz_loop_window, lz_gate_window, lz_include_prompt,
-        lz_exempt_token_ids
+        lz_penalty, lz_window_size, lz_buffer_size, lz_loop_window, lz_gate_window, lz_gate_from,
+        lz_include_prompt, lz_exempt_token_ids
                                   -> apply in every section that is penalised
         no lz_include_prompt      -> the prompt counts if it counts in all sections that are penalised
         lz_penalty = 0            -> no penalty; the ladder still works

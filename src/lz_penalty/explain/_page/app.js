@@ -260,7 +260,7 @@ class App {
   gateFacts({ share, opening }) {
     const { gate_low: low, gate_high: high, gate_window: size, include_prompt: all } = this.settings();
     const known = this.position - (all ? 0 : Math.min(this.position, this.source.promptLength));
-    const least = Math.ceil(size / 2);
+    const least = gateFrom(this.settings());
     const recent = `${share.toFixed(2)} of the last ${count(Math.min(size, known), "token")}`;
     const text = known < least ? `0: fewer than ${count(least, "token")} so far` : recent;
     return [

@@ -136,15 +136,21 @@ function copiedPositions(tokens, settings) {
   });
 }
 
+/** Return the number of tokens from which on the gate can open. */
+function gateFrom({ gate_window, gate_from }) {
+  return Math.min(gate_from ?? Infinity, Math.ceil(gate_window / 2));
+}
+
 /** Return the copy share after 0, 1, 2, ... of the tokens. */
 function copyShares(tokens, settings) {
   const { gate_window: size } = settings;
+  const least = gateFrom(settings);
   const copied = copiedPositions(tokens, settings);
   const shares = [0];
   let found = 0;
   for (let t = 1; t <= tokens.length; t++) {
     found += copied[t - 1] - (t > size ? copied[t - 1 - size] : 0);
-    shares.push(2 * t < size ? 0 : found / Math.min(size, t));
+    shares.push(t < least ? 0 : found / Math.min(size, t));
   }
   return shares;
 }

@@ -14,7 +14,8 @@ function keptLoops(run, settings) {
 function timelineKey(settings) {
   const { window_size, buffer_size, loop_window, min_match_length, include_prompt } = settings;
   const { gate_low, gate_high, gate_window } = settings;
-  const gate = hasGate(settings) ? [gate_low, gate_high, gate_window, min_match_length, include_prompt] : [];
+  const thresholds = [gate_low, gate_high, gate_window, gateFrom(settings)];
+  const gate = hasGate(settings) ? [...thresholds, min_match_length, include_prompt] : [];
   return [window_size, buffer_size, loop_window, ...gate].join(" ");
 }
 

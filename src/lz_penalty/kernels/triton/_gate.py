@@ -132,7 +132,7 @@ def gate_opening(copied, settings, n, settings_row):
 @triton.jit
 def is_gated(settings, n):
     """Return whether a row has a gate, and enough tokens that the gate can open."""
-    return (settings.gate_window > 0) & (2 * n >= settings.gate_window)
+    return (settings.gate_window > 0) & (n >= settings.gate_from)
 
 
 @triton.jit

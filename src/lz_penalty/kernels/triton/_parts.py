@@ -24,7 +24,7 @@ from lz_penalty import _packing as col
 NONE, BEFORE_BUFFER, ADJACENT, SGLANG = map(tl.constexpr, (col.NONE, col.BEFORE_BUFFER, col.ADJACENT, col.SGLANG))
 MODE, WINDOW, BUFFER, MIN_MATCH = map(tl.constexpr, (col.MODE, col.WINDOW, col.BUFFER, col.MIN_MATCH))
 LOOP_WINDOW, STRENGTH, ESCALATION = map(tl.constexpr, (col.LOOP_WINDOW, col.STRENGTH, col.ESCALATION))
-GATE_WINDOW = tl.constexpr(col.GATE_WINDOW)
+GATE_WINDOW, GATE_FROM = tl.constexpr(col.GATE_WINDOW), tl.constexpr(col.GATE_FROM)
 EXEMPT_BEGIN, EXEMPT_END = tl.constexpr(col.EXEMPT_BEGIN), tl.constexpr(col.EXEMPT_END)
 NEARNESS = tl.constexpr(2**17)  # above any distance; times the longest buffer it still fits 32 bits
 FAR = tl.constexpr(2**30)  # above any distance or period
@@ -32,7 +32,7 @@ FIRST = tl.constexpr(2)  # tokens that every match is compared by at first
 UNROLL = tl.constexpr(8)  # tokens that the matches which are left are compared by in each further round
 
 # The settings of a row as in `lz_penalty._packing.SettingsRow`, without its exempt ids and thresholds.
-Settings = namedtuple("Settings", "mode window buffer min_match loop_window gate_window strength escalation")
+Settings = namedtuple("Settings", "mode window buffer min_match loop_window gate_window gate_from strength escalation")
 
 
 # ---------------------------------------------------------------- where the tokens are
@@ -49,6 +49,7 @@ def read_settings(table, row, stride):
         tl.load(settings_row + MIN_MATCH),
         tl.load(settings_row + LOOP_WINDOW),
         tl.load(settings_row + GATE_WINDOW),
+        tl.load(settings_row + GATE_FROM),
         tl.load(settings_row + STRENGTH).to(tl.float32, bitcast=True),
         tl.load(settings_row + ESCALATION).to(tl.float32, bitcast=True),
     )

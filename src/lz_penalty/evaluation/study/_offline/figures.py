@@ -91,7 +91,9 @@ def _legend(figure: Any, families: Iterable[str]) -> None:
     handles = [
         Line2D([], [], color=LOOKS[name][0], marker=LOOKS[name][1], linestyle="none", label=name) for name in shown
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, columnspacing=1.2, handletextpad=0.3)
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=3, frameon=False, columnspacing=1.2, handletextpad=0.3
+    )
 
 
 def _bars(found: Share, scale: float = 1) -> list[list[float]]:
