@@ -38,7 +38,7 @@ def malformed(count, rng=None):
         {"lz_penalty": 0.2, "lz_gate_high": 0.5},
         {"lz_penalty": 0.2, "lz_gate_low": 0.6, "lz_gate_high": 0.6},
         {"lz_preset": "failsafe", "lz_gate_low": 0.5, "lz_gate_high": 0.7},
-        {"lz_buffer_size": 3},
+        {"lz_preset": "guarded", "lz_buffer_size": 2},
     ]
     out = []
     while len(out) < count:
