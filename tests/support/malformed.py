@@ -19,9 +19,9 @@ def malformed(count, rng=None):
         "lz_escalation": [-1, 101, "1", [1]],
         "lz_loop_window": [0, 8193, 10**9, "4096"],
         "lz_gate_low": [-0.1, 1, 2, "0.5", "None", [0.5]],
-        "lz_gate_high": [0, -1, 1.01, "1", True],
+        "lz_gate_high": [0, -1, 1.01, "1", [1]],
         "lz_gate_window": [3, 0, -96, 1025, 4097, 10**12, 96.5, "96"],
-        "lz_gate_from": [0, -1, 4097, 48.5, "48", True],
+        "lz_gate_from": [0, -1, 4097, 48.5, "48", [48]],
         "lz_include_prompt": [2, "true", -1, "no", 0.5],
         "lz_exempt_token_ids": [[-1], [2**31], list(range(1025)), ["a"], "5", 5, [1.5]],
     }
