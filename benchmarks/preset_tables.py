@@ -84,6 +84,7 @@ def label(name: str) -> str:
         if config.gate_low is not None:
             gate = f"gate {config.gate_low:g} to {config.gate_high:g}"
             gate += "" if config.gate_window == 96 else f" over {config.gate_window}"
+            gate += "" if config.gate_from is None else f" from token {config.gate_from}"
         return f"{gate}: {config.strength:g}, copies of {config.min_match_length}{window}{prompt}"
     kind, *fields = name.split(",")
     told = [kind.replace("dry", "DRY").replace("no-repeat-ngram", "n-gram ban").replace(":", " ")]
