@@ -68,12 +68,17 @@ def on_cpu() -> dict[str, Any]:
         "answers": len(plain),
         "none": sum(row["right"] for row in plain),
         "guarded": sum(row["right"] for row in ours),
-        "changed": sum(
-            a["tokens"] != b["tokens"] or a["distinct_4"] != b["distinct_4"] for a, b in zip(ours, plain, strict=True)
-        ),
+        "changed": changed(ours, plain),
         "h200": sum(there[row["id"]] for row in plain),
         "disagree": sum(there[row["id"]] != row["right"] for row in plain),
     }
+
+
+def changed(ours: list[dict[str, Any]], plain: list[dict[str, Any]]) -> int:
+    """Return how many answers a penalty changed, as far as their length and their 4-grams show it."""
+    return sum(
+        a["tokens"] != b["tokens"] or a["distinct_4"] != b["distinct_4"] for a, b in zip(ours, plain, strict=True)
+    )
 
 
 def turns(data: dict[str, Any]) -> list[str]:

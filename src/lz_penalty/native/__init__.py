@@ -70,7 +70,7 @@ def native_settings(config: LZPenaltyConfig) -> NativeSettings:
         config.min_match_length or 0,
         config.loop_window,
         config.gate_window if config.gate_high is not None else 0,
-        config.effective_gate_from if config.gate_high is not None else 0,
+        config.gate_from or 0,
         (ctypes.c_int32 * len(ids))(*ids),
         len(ids),
     )
