@@ -107,7 +107,7 @@ class SettingsReader:
         return min(context_length, self.longest_reach + SLACK) + 1
 
     def pack(self, table: np.ndarray, sent: torch.Tensor | None = None) -> PackedConfig:
-        """Return the op's settings from the settings rows `[rows, 14]`.
+        """Return the op's settings from the settings rows `[rows, 16]`.
 
         Args:
             table: the settings rows, on the host.

@@ -2,7 +2,7 @@
 
     history  [slots, capacity]   on the device; a slot belongs to a request while the request is in the batch
     fields   [3, rows]           slot, length and newest token of each row, where the device can read them; see `Staging`
-    table    [rows, 14]          settings row of each row, zeros without the penalty; sent when the batch changes, and
+    table    [rows, 16]          settings row of each row, zeros without the penalty; sent when the batch changes, and
                                  rewritten when a request with a policy comes to another section
 
 One decoding step, from the class that vLLM loads to the kernel:
