@@ -119,7 +119,7 @@ def run_rounds(
 def notes(path: Path, mode: Any) -> np.ndarray:
     """Map a file that this process shares with an engine's process.
 
-    The first row contains the number of steps and a setting of the benchmark. Each further row is one step; the engine's
+    The first row contains the number of steps and settings of the benchmark. Each further row is one step; the engine's
     module (`vllm_timed`, `sglang_watch`) says what it contains.
     """
     return np.memmap(path, np.int64, mode, shape=(STEPS, 4))

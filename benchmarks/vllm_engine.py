@@ -8,6 +8,10 @@ without the penalty in our engine.
 Two engines differ by some tenths of a percent from round to round. `--blocks` is more precise: in one run of one engine the
 penalty is left out in every second block of steps, and each block with the penalty is compared with the blocks before and
 after it: `--blocks --shapes 7B --batches 64 --new-tokens 256 --rounds 60`.
+
+`--idle` asks why an idle processor costs time: `--idle --shapes 1.5B --new-tokens 256`. With any processor, vLLM's V1 runner
+waits at each step until the newest tokens are on the host. A third contender leaves this wait out. That is only possible
+while no request is penalised. The results contain the host time of each stage of a step.
 """
 
 from __future__ import annotations
@@ -43,11 +47,13 @@ from benchmarks.engine_runs import (
     summary,
     write_model,
 )
+from benchmarks.vllm_timed import STAGE_FILE, STAGES, stages
 from benchmarks.workload import RESULTS, ROOT, machine, write_json
 
 NONE, IDLE = "no processor", "processor, no request asks"
 SETTINGS = contender_settings(NONE, IDLE, "extra_args")
-OURS = (IDLE, PAPER, GUARDED)
+NO_WAIT = "processor, no request asks, no wait"
+OURS = (IDLE, NO_WAIT, PAPER, GUARDED)
 HOST = ("host_us", "arrival_us")
 LEAST_TOKENS = 128  # the first steps do not count: other requests' prompts are still being read
 
@@ -55,8 +61,12 @@ LEAST_TOKENS = 128  # the first steps do not count: other requests' prompts are 
 # ---------------------------------------------------------------- engines
 
 
-def engine(name: str, folder: Path, processors: list[str], batch: int) -> Any:
-    """Return a vLLM engine of this shape with dummy weights, with a server's defaults (async scheduling, CUDA graphs)."""
+def engine(name: str, folder: Path, processors: list[str], batch: int, watched: bool = False) -> Any:
+    """Return a vLLM engine of this shape with dummy weights, with a server's defaults (async scheduling, CUDA graphs).
+
+    Args:
+        watched: whether the engine can note how long the stages of its steps take.
+    """
     from vllm import LLM
 
     shape = SHAPES[name]
@@ -75,22 +85,36 @@ def engine(name: str, folder: Path, processors: list[str], batch: int) -> Any:
         logits_processors=processors or None,
         compilation_config={"cudagraph_capture_sizes": sorted({1, 8, 32, 64, batch})} if name != "tiny" else {},
         disable_log_stats=True,
+        worker_extension_cls="benchmarks.vllm_timed.Stopwatch" if watched else "",
     )
 
 
 class Bench:
     """The engines of one shape. `run` runs one batch."""
 
-    def __init__(self, name: str, batch: int, pair: bool, blocks: bool) -> None:
+    def __init__(self, name: str, batch: int, pair: bool, given: argparse.Namespace) -> None:
         self._folder = tempfile.TemporaryDirectory()
         folder = Path(self._folder.name)
         os.environ[FILE] = str(folder / "notes")
         self._notes = notes(folder / "notes", "w+")
-        self._notes[0, 1] = BLOCK if blocks else 0
-        self._plain = engine(name, folder, [], batch) if pair else None
-        self._ours = engine(name, folder, ["benchmarks.vllm_timed:TimedProcessor"], batch)
+        self._notes[0, 1] = BLOCK if given.blocks else 0
+        self._stages: dict[int, np.ndarray] = {}
+        self._plain = self._start(name, folder, [], batch, given.idle) if pair else None
+        self._ours = self._start(name, folder, ["benchmarks.vllm_timed:TimedProcessor"], batch, given.idle)
         self._prompts = random_prompts(name, batch)
-        self.contenders = [PAPER, GUARDED] if blocks else list(SETTINGS) if pair else list(SETTINGS)[1:]
+        self.contenders = [PAPER, GUARDED] if given.blocks else list(SETTINGS) if pair else list(SETTINGS)[1:]
+        if given.idle:
+            self.contenders = [NONE, IDLE, NO_WAIT]
+
+    def _start(self, name: str, folder: Path, processors: list[str], batch: int, watched: bool) -> Any:
+        path = folder / f"stages{len(processors)}"
+        os.environ[STAGE_FILE] = str(path)
+        found = stages(path, "w+") if watched else None
+        llm = engine(name, folder, processors, batch, watched)
+        if found is not None:
+            llm.collective_rpc("watch_stages")
+            self._stages[id(llm)] = found
+        return llm
 
     def run(self, contender: str, batch: int, new_tokens: int) -> dict[str, Any]:
         """Run one batch; return the time of a step in milliseconds and the processor's host time in microseconds."""
@@ -108,8 +132,11 @@ class Bench:
 
         core.get_output = timed
         first = int(self._notes[0, 0]) + 1
+        table = self._stages.get(id(llm))
+        first_watched = 0 if table is None else int(table[0, 0]) + 1
+        self._notes[0, 2] = contender == NO_WAIT
         params = SamplingParams(
-            temperature=0, max_tokens=new_tokens, ignore_eos=True, detokenize=False, **SETTINGS[contender]
+            temperature=0, max_tokens=new_tokens, ignore_eos=True, detokenize=False, **SETTINGS.get(contender, {})
         )
         prompts = [{"prompt_token_ids": prompt} for prompt in self._prompts[:batch]]
         try:
@@ -118,6 +145,9 @@ class Bench:
             core.get_output = get_output
         steps = [(after - before) * 1e3 for before, after in itertools.pairwise(ends)][2:]
         run = {"step_ms": statistics.median(steps), "steps": len(steps)}
+        if table is not None:
+            watched = table[first_watched : int(table[0, 0]) + 1]
+            run["stages_us"] = dict(zip(STAGES, (np.median(watched[:, 1:], axis=0) / 1e3).round(1).tolist(), strict=True))
         if contender in OURS:
             begin_ns, host_ns, changed, left_out = self._notes[first : int(self._notes[0, 0]) + 1].T
             run["host_us"] = float(np.median(host_ns[settled((changed == 0) & (left_out == 0))])) / 1e3
@@ -157,13 +187,16 @@ def main() -> None:
     """Measure, print, and add the runs to the results file."""
     options = parser(__doc__, "vLLM")
     options.add_argument("--blocks", action="store_true", help="leave the penalty out in every second block of steps")
+    options.add_argument("--idle", action="store_true", help="compare engines without and with an idle processor")
     options.set_defaults(out=None)
     given = options.parse_args()
     if given.blocks and given.new_tokens < LEAST_TOKENS:
         options.error(
             f"--new-tokens {given.new_tokens}: --blocks needs at least {LEAST_TOKENS}, for several blocks of {BLOCK} steps."
         )
-    given.out = given.out or RESULTS / ("vllm_blocks.json" if given.blocks else "vllm.json")
+    if given.idle and (given.blocks or ALONE in given.shapes):
+        options.error(f"--idle needs two engines: it works without --blocks, and without the shape {ALONE}.")
+    given.out = given.out or RESULTS / f"vllm{'_blocks' * given.blocks}{'_idle' * given.idle}.json"
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # up to 0.30 processors need V1; the baseline must be V1 too
     import torch
@@ -173,7 +206,7 @@ def main() -> None:
     about = machine(**gpu) | {"vllm": vllm.__version__, "runner": "V1"}
     data = earlier(given.out, about)
     for name in given.shapes:
-        bench = Bench(name, max(given.batches), pair=name != ALONE and not given.blocks, blocks=given.blocks)
+        bench = Bench(name, max(given.batches), pair=name != ALONE and not given.blocks, given=given)
         for batch in given.batches:
             before = len(data["runs"])
             for run in measure(bench, name, batch, given):
