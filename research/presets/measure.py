@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lz_penalty.evaluation.measures import Checker
+from lz_penalty.evaluation.study._offline.doing import ended
 from lz_penalty.evaluation.study._offline.files import RESULT, machine, part_of, read_lines, write_result
 from lz_penalty.evaluation.study._offline.settings import Setting, setting
 from lz_penalty.evaluation.study._offline.writer import Engine, Sampling, Writer, Written, chat_ids, measured
@@ -87,7 +88,7 @@ class Answers:
         asked = [one for one in asked if len(one.ids) < MAX_PROMPT]
         for one, answers in zip(settings, self._write(job, settings, asked), strict=True):
             for prompt, outputs in zip(asked, answers, strict=True):
-                for run, output in enumerate(outputs):
+                for run, output in enumerate(ended(answer, one) for answer in outputs):
                     record = {"penalty": one.name, "id": prompt.name, "run": run} | measured(*output)
                     if job.turn == 2:
                         record["repeats_8"] = repeated(output.tokens, prompt.before)

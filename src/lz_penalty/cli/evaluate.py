@@ -72,6 +72,12 @@ def evaluate(
     texts: bool = typer.Option(
         False, "--texts", help="Keep the texts of the answers, in OUT/texts.", rich_help_panel=OFFLINE
     ),
+    tuning: Path = typer.Option(
+        None,
+        metavar="FILE",
+        help="A summary of earlier tuning results; what it has is not measured again.",
+        rich_help_panel=OFFLINE,
+    ),
     dtype: str = typer.Option("bfloat16", metavar="NAME", help="The type of the weights.", rich_help_panel=OFFLINE),
     batch: int = typer.Option(1_024, min=1, help="How many answers are written at a time.", rich_help_panel=OFFLINE),
     memory: float = typer.Option(
@@ -97,7 +103,7 @@ def evaluate(
     from lz_penalty.evaluation.study.sweep import read_sweep
 
     options = {"data": data, "models": models, "only": tuple(only), "limit": limit, "shard": shard, "minutes": minutes}
-    options |= {"texts": texts, "dtype": dtype, "batch": batch, "memory": memory}
+    options |= {"texts": texts, "tuning": tuning, "dtype": dtype, "batch": batch, "memory": memory}
     _settle_data_folder()
     if device is not None:
         usable_device(device)

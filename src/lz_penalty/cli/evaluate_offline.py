@@ -75,7 +75,13 @@ def _show(console: Console, plan: Any, options: Any) -> bool:
     sitting = options.minutes or plan.speed.sitting
     given = chosen(plan, options.only)
     found = estimates(
-        plan, given, Folder(options.out), options.data, options.models, options.limit, sitting * options.shards
+        plan,
+        given,
+        Folder(options.out, options.tuning),
+        options.data,
+        options.models,
+        options.limit,
+        sitting * options.shards,
     )
     table = Table(
         "job", "settings", "answers", "tokens", "minutes", f"sitting of {sitting:g} min", "state", title=plan.name

@@ -205,3 +205,32 @@ def test_wrong_options_are_named(options, message, tmp_path):
     done = run("eval", "real", "--dry-run", "--out", tmp_path / "out", *options)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+def test_tuning_results_of_an_earlier_run_are_not_measured_again(tmp_path):
+    tasks = [
+        {"name": f"tuning {source}", "source": source, "part": "choose", "models": ["one"], "settings": ["none", "all"]}
+        for source in ("instructions", "harm")
+    ]
+    plan = read_plan(real_study.sweep(tmp_path, tasks))
+    answers = {"answers": 1, "degenerate": 0.0, "near_loops": 0.0, "tokens": 9.0}
+    harm = {kind: {"lost": 0.1} for kind in ("prose", "code", "markdown")}
+    names = [name for names in plan.families.values() for name in names]
+    path = tmp_path / "summary.json"
+
+    def best_and_asked(known):
+        settings = {name: {"one": {"instructions": answers, "harm": harm}} for name in known}
+        path.write_text(json.dumps({"plans": [], "settings": settings}))
+        folder = Folder(tmp_path, path)
+        return folder.best(plan), [folder.settings_of(plan, job) for job in jobs(plan)]
+
+    lacking = ("none", "paper:0.3", "stop:4")
+    assert best_and_asked([name for name in names if name not in lacking]) == ({}, [lacking, lacking])
+    assert best_and_asked(["none", *names]) == ({"paper": "paper:0.05", "stop": "stop:3"}, [(), ()])
+    states = [
+        one.state
+        for one in estimates(
+            plan, jobs(plan), Folder(tmp_path, path), tmp_path, real_study.models(tmp_path, "one"), None, 30
+        )
+    ]
+    assert states == ["done", "done"]

@@ -15,7 +15,7 @@ from lz_penalty.evaluation.study._offline.questions import Question, questions
 from lz_penalty.evaluation.study._offline.settings import NONE, Setting, cut, setting
 from lz_penalty.evaluation.study._offline.writer import Sampling, Writer, Written, chat_ids, measured
 
-__all__ = ["batch_records", "described", "records"]
+__all__ = ["batch_records", "described", "ended", "records"]
 
 WARM_UP = 128  # tokens; a gate opens after 48
 SPARE = 8  # tokens of a prompt and its answer that are left free
@@ -36,9 +36,9 @@ def records(writer: Writer, job: Job, names: Sequence[str], data: Path, limit: i
     for one in settings:
         for question, runs in zip(asked, answers[one.name if one.stop is None else NONE], strict=True):
             for run, answer in enumerate(runs, job.first_run):
-                ended = _ended(answer, one)
-                record = {"penalty": one.name, "id": question.name, "run": run} | measured(*ended)
-                made.append((question, record | {"text": writer.text(ended.tokens)}))
+                whole = ended(answer, one)
+                record = {"penalty": one.name, "id": question.name, "run": run} | measured(*whole)
+                made.append((question, record | {"text": writer.text(whole.tokens)}))
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # programs run in processes of their own
         for (_, record), score in zip(made, pool.map(_score, made), strict=True):
             record.update(score)
@@ -50,7 +50,8 @@ def _score(item: tuple[Question, Record]) -> Record:
     return question.score(record["text"]) if question.score is not None else {}
 
 
-def _ended(answer: Written, one: Setting) -> Written:
+def ended(answer: Written, one: Setting) -> Written:
+    """Return an answer that was written without a penalty, up to the place where the setting ends it."""
     kept = cut(answer.tokens, one.stop) if one.stop is not None else None
     return answer if kept is None else Written(kept, False)
 

@@ -83,11 +83,11 @@ def _estimate(
     limit: int | None,
 ) -> Estimate:
     waits = plan.waits_for(job.task, best)
-    names = job.usable(plan.settings_of(job.task, best))
+    names = folder.settings_of(plan, job)
     count = len(names) + len(waits)
     written = sum(setting(name).stop is None for name in names) + len([one for one in waits if one != "stop"])
     problem = data_problem(job.task, data) or model_problem(job, models)
-    state = "done" if folder.is_done(job) else problem or (WAITS if waits else "")
+    state = "done" if folder.is_done(job) or not names else problem or (WAITS if waits else "")
     if job.task.source == HARM:
         texts = min(TEXTS_OF_HARM, limit or TEXTS_OF_HARM)
         return Estimate(job, count, texts * count, 0.0, texts * count / plan.speed.texts_per_second, state=state)

@@ -7,20 +7,29 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from lz_penalty._files import read_json
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.evaluation.study._offline.choice import best_of_families, of_answers, of_harm
 from lz_penalty.evaluation.study._offline.files import RESULT, Record, read_result
 from lz_penalty.evaluation.study._offline.plan import BATCH, HARM, Job, Plan, jobs
-from lz_penalty.evaluation.study._offline.settings import canonical, setting
+from lz_penalty.evaluation.study._offline.settings import NONE, canonical, setting
 
-__all__ = ["Folder", "tuned"]
+MOST_BYTES = 2**26  # of a summary
+
+__all__ = ["Folder", "read_summary", "tuned"]
 
 
 class Folder:
-    """A study's folder: `answers` contains a result file per job, `texts` the texts of answers, `locks` what runs now."""
+    """A study's folder: `answers` contains a result file per job, `texts` the texts of answers, `locks` what runs now.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: the folder.
+        tuning: a summary of earlier tuning results, if there is one. What it has is not measured again.
+    """
+
+    def __init__(self, path: Path, tuning: Path | None = None) -> None:
         self.path = path
+        self._earlier = read_summary(tuning) if tuning is not None else {}
         self.answers, self.texts, self.locks = path / "answers", path / "texts", path / "locks"
         self._best: dict[str, str] = {}
         self._written: dict[Path, tuple[str, float, float]] = {}  # model, tokens and seconds of result files
@@ -43,10 +52,23 @@ class Folder:
 
     def best(self, plan: Plan) -> dict[str, str]:
         """Return the best setting of each family; none before all tuning jobs of the sweep are done."""
-        tuning = [job for job in jobs(plan) if job.is_tuning]
-        if not self._best and tuning and all(map(self.is_done, tuning)):
-            self._best = best_of_families(plan, tuned(read_result(self.result(job)) for job in tuning))
+        tuning = [job for job in jobs(plan) if job.is_tuning and self.settings_of(plan, job)]
+        if not self._best and (tuning or self._earlier) and all(map(self.is_done, tuning)):
+            own = tuned(read_result(self.result(job)) for job in tuning)
+            self._best = best_of_families(plan, {**self._earlier, **own})
         return self._best
+
+    def settings_of(self, plan: Plan, job: Job) -> tuple[str, ...]:
+        """Return the settings of a job, as far as the best of each family is known.
+
+        A tuning job has those that the earlier summary lacks, and `none`, from which some of them are computed. It has
+        none at all if the summary lacks nothing.
+        """
+        if not job.is_tuning:
+            return job.usable(plan.settings_of(job.task, self.best(plan)))
+        names = job.usable(plan.settings_of(job.task, {}))
+        lacking = [name for name in names if canonical(name) not in self._earlier]
+        return tuple(name for name in names if name == NONE or name in lacking) if lacking else ()
 
     def speeds(self) -> dict[str, float]:
         """Return the tokens per second of each model, as measured by the jobs that are done."""
@@ -64,7 +86,7 @@ class Folder:
 
 
 def tuned(results: Iterable[tuple[Record, list[Record]]]) -> Mapping[str, Any]:
-    """Return `{setting: {model: {task or harm: means}}}` of tuning jobs."""
+    """Return `{setting: {model: {source or harm: means}}}` of tuning jobs."""
     settings: dict[str, Any] = {}
     for about, rows in results:
         harm = about["job"].get("what") == HARM
@@ -73,5 +95,15 @@ def tuned(results: Iterable[tuple[Record, list[Record]]]) -> Mapping[str, Any]:
             groups[canonical(row["penalty"])].append(row)
         for name, group in groups.items():
             means = of_harm(group) if harm else of_answers(group)
-            settings.setdefault(name, {}).setdefault(about["model"], {})[HARM if harm else about["job"]["task"]] = means
+            settings.setdefault(name, {}).setdefault(about["model"], {})[HARM if harm else about["job"]["source"]] = (
+                means
+            )
     return settings
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """Return `{setting: {model: {source or harm: means}}}` of a summary of tuning results."""
+    data = read_json(path, MOST_BYTES, "tuning")
+    if not isinstance(data, dict) or not isinstance(data.get("settings"), dict):
+        raise LZPenaltyError(f"tuning {path}: must be a summary that research.presets.summary wrote.")
+    return {canonical(name): one for name, one in data["settings"].items()}

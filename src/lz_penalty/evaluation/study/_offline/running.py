@@ -40,6 +40,7 @@ class Options:
         shard, shards: this process is number `shard` of `shards`, which share a GPU.
         minutes: begin no job that would not end in so many minutes.
         texts: whether to keep the texts of answers, in `texts`.
+        tuning: a summary of earlier tuning results; tuning jobs measure only what it lacks.
         dtype, batch, memory: of the engines.
     """
 
@@ -52,6 +53,7 @@ class Options:
     shards: int = 1
     minutes: float | None = None
     texts: bool = False
+    tuning: Path | None = None
     dtype: str = "bfloat16"
     batch: int = 1_024
     memory: float = 16.0
@@ -82,7 +84,7 @@ class _Process:
 
     def __init__(self, plan: Plan, options: Options, say: Callable[[str], Any]) -> None:
         self.plan, self.options, self.say = plan, options, say
-        self.folder = Folder(options.out)
+        self.folder = Folder(options.out, options.tuning)
         self.writer: Writer | None = None
         self.model: str | None = None
         self.failed: set[str] = set()
@@ -163,7 +165,7 @@ class _Process:
 
     def _do(self, one: Estimate) -> None:
         job = one.job
-        names = job.usable(self.plan.settings_of(job.task, self.folder.best(self.plan)))
+        names = self.folder.settings_of(self.plan, job)
         try:
             writer = None if job.task.source == HARM else self._engine(job)
             begin = time.perf_counter()

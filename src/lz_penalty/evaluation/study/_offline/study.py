@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from lz_penalty.evaluation.study._offline.choice import best_of_families
 from lz_penalty.evaluation.study._offline.differences import Difference
 from lz_penalty.evaluation.study._offline.files import RESULT, Record, read_result
 from lz_penalty.evaluation.study._offline.plan import BATCH, HARM, RECOMMENDED, TUNING, Plan, Task, jobs, read_plan
-from lz_penalty.evaluation.study._offline.results import tuned
+from lz_penalty.evaluation.study._offline.results import read_summary, tuned
 from lz_penalty.evaluation.study._offline.settings import NONE, canonical
 from lz_penalty.evaluation.study.sweep import sweep_data
 
@@ -133,14 +132,13 @@ def read_study(folder: Path) -> Study:
 
 
 def _read_tuning(study: Study, own: list[tuple[Record, list[Record]]], summary: Path | None) -> None:
-    """Take the study's own tuning results if all are there, else those of an earlier summary."""
+    """Take the study's own tuning results if all are there, and for other settings those of an earlier summary."""
+    known = study.order
+    earlier = read_summary(summary) if summary is not None else {}
+    study.tuning = {name: one for name, one in earlier.items() if name in known}
     asked = {(job.model.name, job.task.name) for job in jobs(study.plan) if job.is_tuning}
     if asked and {(about["model"], about["job"]["task"]) for about, _ in own} == asked:
-        study.tuning = tuned(own)
-    elif summary is not None:
-        known = study.order
-        settings = json.loads(summary.read_text(encoding="utf-8"))["settings"]
-        study.tuning = {canonical(name): one for name, one in settings.items() if canonical(name) in known}
+        study.tuning = {**study.tuning, **tuned(own)}
 
 
 def _add(study: Study, about: Record, rows: list[Record], replaced: set[tuple[str, str, str]]) -> None:
