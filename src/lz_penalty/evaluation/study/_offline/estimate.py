@@ -84,10 +84,10 @@ def _estimate(
 ) -> Estimate:
     waits = plan.waits_for(job.task, best)
     names = folder.settings_of(plan, job)
-    count = len(names) + len(waits)
-    written = sum(setting(name).stop is None for name in names) + len([one for one in waits if one != "stop"])
+    count = len(names) + -(-len(waits) // job.task.parts)
+    written = sum(setting(name).stop is None for name in names) + count - len(names)
     problem = data_problem(job.task, data) or model_problem(job, models)
-    state = "done" if folder.is_done(job) or not names else problem or (WAITS if waits else "")
+    state = "done" if folder.is_done(job) or (job.is_tuning and not names) else problem or (WAITS if waits else "")
     if job.task.source == HARM:
         texts = min(TEXTS_OF_HARM, limit or TEXTS_OF_HARM)
         return Estimate(job, count, texts * count, 0.0, texts * count / plan.speed.texts_per_second, state=state)

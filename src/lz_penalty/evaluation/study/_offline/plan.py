@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ class Task:
         temperatures: 0 is greedy; `recommended` is the sampling of the model's makers.
         runs: how often each question is answered.
         runs_per_job: so many of them in one job; all by default.
+        parts: the settings are divided among so many jobs, so that several engines can share a large task.
         part: of the questions: `choose` takes even numbers, `publish` odd ones, `all` takes all.
         samples: at most so many questions.
         cap: the most tokens of an answer.
@@ -74,6 +76,7 @@ class Task:
     temperatures: tuple[Any, ...] = (0.0,)
     runs: int = 1
     runs_per_job: int | None = None
+    parts: int = 1
     part: str = "all"
     samples: int | None = None
     cap: int = 1_024
@@ -161,6 +164,7 @@ class Job:
         recommended: whether the sampling is the recommended one.
         first_run: the number of its first run.
         runs: how many runs.
+        number: which of the task's parts it is, from 0 on.
     """
 
     task: Task
@@ -171,13 +175,15 @@ class Job:
     recommended: bool = False
     first_run: int = 0
     runs: int = 1
+    number: int = 0
 
     @property
     def name(self) -> str:
         """Its name and that of its files, such as `qwen15-math-500-t0.6-run2`."""
         task = re.sub(r"[^a-z0-9]+", "-", self.task.name.lower())
         how = "" if self.task.source == HARM else f"-{RECOMMENDED}" if self.recommended else f"-t{self.temperature:g}"
-        return f"{self.model.name}-{task}{how}" + (f"-run{self.first_run}" if self.task.runs_per_job else "")
+        run = f"-run{self.first_run}" if self.task.runs_per_job else ""
+        return f"{self.model.name}-{task}{how}{run}" + (f"-part{self.number}" if self.task.parts > 1 else "")
 
     @property
     def is_tuning(self) -> bool:
@@ -185,9 +191,17 @@ class Job:
         return self.task.name.startswith(TUNING)
 
     def usable(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return the settings that make sense for this job: no other temperatures if it samples, or times batches."""
+        """Return the settings of the task that this job measures.
+
+        There are no other temperatures if it samples, or times batches. Every part of a greedy task has `none`, because its
+        answers need not be written again where a penalty is idle.
+        """
         fixed = self.temperature > 0 or self.task.source == BATCH
-        return tuple(name for name in names if not (fixed and setting(name).temperature is not None))
+        usable = [name for name in names if not (fixed and setting(name).temperature is not None)]
+        own = usable[self.number :: self.task.parts]
+        if NONE in usable and NONE not in own and not self.temperature:
+            own.insert(0, NONE)
+        return tuple(own)
 
 
 def jobs(plan: Plan) -> list[Job]:
@@ -198,9 +212,10 @@ def jobs(plan: Plan) -> list[Job]:
             for name in task.models:
                 model = plan.model(name)
                 step = task.runs_per_job or task.runs
-                for first in range(0, task.runs, step):
-                    how = _sampling(task, model, temperature)
-                    made.append(Job(task, model, **how, first_run=first, runs=min(step, task.runs - first)))
+                how = _sampling(task, model, temperature)
+                for first, number in product(range(0, task.runs, step), range(task.parts)):
+                    runs = min(step, task.runs - first)
+                    made.append(Job(task, model, **how, first_run=first, runs=runs, number=number))
     return made
 
 
@@ -320,6 +335,7 @@ _CHECKS: dict[str, Any] = {
     "recommended": _recommended,
     "runs": integer(1, 1_000),
     "runs_per_job": integer(1, 1_000, optional=True),
+    "parts": integer(1, 100),
     "part": choice("all", "choose", "publish"),
     "samples": integer(1, 1_000_000, optional=True),
     "cap": integer(1, 1_000_000),
