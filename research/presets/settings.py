@@ -42,7 +42,7 @@ def _gate(
 
 
 def _gates() -> list[str]:
-    """Return settings with a gate: windows, n-grams, thresholds and strengths, and other gate windows; then three more grids."""
+    """Return settings with a gate: windows, n-grams, thresholds, strengths and gate windows; then three more grids."""
     tried = [
         _gate(strength, low, high, least, window)
         for window, least in product((96, 128, 192, 256), THRESHOLDS)
