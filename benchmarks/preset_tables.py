@@ -12,11 +12,11 @@ from benchmarks.workload import ROOT
 from lz_penalty import LZPenaltyConfig
 from lz_penalty import config as settings_of
 from lz_penalty._checks import MAX_TOKEN_IDS
-from lz_penalty.evaluation.penalties import penalty
 from lz_penalty.evaluation.study._offline.files import read_result
+from lz_penalty.evaluation.study._offline.settings import setting
 from lz_penalty.evaluation.study._offline.summaries import harm_share
 from research.presets.settings import FAMILIES, OLD, family_of
-from research.presets.summary import HARM, harm_of, near_loops, qualifies, ranked
+from research.presets.summary import HARM, harm_of, keeps_problems, near_loops, qualifies, ranked, solved
 
 MODELS = {
     "smollm2": "SmolLM2-135M",
@@ -33,6 +33,12 @@ MISSING = "?"  # not measured
 CHAT_MODELS = ("smollm2", "tinyllama", "qwen05", "qwen15")
 READERS = ("smollm2", "tinyllama", "gemma")  # measured with all settings on given texts
 GATES = 4  # rows of the family with a gate
+PROBLEMS = ROOT / "research/presets/results/choose"
+ANSWERS = ("research/presets/results/answers", "research/studies/real/answers")
+BEFORE = (  # `guarded` before the fourth grid
+    "paper:0.35,lookback=adjacent,window_size=384,min_match_length=4,escalation=1,"
+    "gate_low=0.35,gate_high=0.5,gate_window=96,include_prompt=0"
+)
 SHORT = [
     "none",
     "guarded",
@@ -72,7 +78,7 @@ def label(name: str) -> str:
     >>> label("dry:0.8,allowed_length=2"), label("paper:0.2,lookback=adjacent,min_match_length=3,include_prompt=0")
     ('DRY 0.8, allowed length 2', 'no gate: 0.2, copies of 3')
     """
-    config = penalty(name).config
+    config = setting(name).penalty.config
     if config == LZPenaltyConfig.guarded():
         return "**guarded**"
     if name == OLD:
@@ -97,18 +103,21 @@ def label(name: str) -> str:
 
 def choice(data: dict[str, Any]) -> list[str]:
     """Return the best settings of each family, on the data that the choice was made with."""
-    settings = data["settings"]
+    settings, problems = data["settings"], solved(sorted(PROBLEMS.glob("*.jsonl.xz")))
     models = ("smollm2", "tinyllama")
     rows, shown = [], dict.fromkeys(FAMILIES, 0)
     for name in ranked(settings):
         family = family_of(name)
         shown[family] += 1
-        if shown[family] > (GATES if family == "gate" else 1):
+        if shown[family] > (GATES if family == "gate" else 1) and name != BEFORE:
             continue
         found = settings[name]
         near = [f"{near_loops(found[model]):.1%}" for model in models]
         tokens = " / ".join(f"{found[model][INSTRUCTIONS]['tokens']:.0f}" for model in models)
-        rows.append([label(name), str(len(FAMILIES[family])), _yes(found), *near, tokens, f"{harm_of(found):.1%}"])
+        kept = problems.get(name)
+        told = f"+{kept['gained']} -{kept['lost']}, {kept['changed']} changed" if kept else MISSING
+        qualified = "yes" if qualifies(found) and (kept is None or keeps_problems(kept)) else "no"
+        rows.append([label(name), str(len(FAMILIES[family])), qualified, *near, told, tokens, f"{harm_of(found):.1%}"])
     few, more = (settings["none"]["smollm2"][task]["answers"] for task in (INSTRUCTIONS, "gsm8k_train"))
     both = sum("gsm8k_train" in found["smollm2"] for found in settings.values())
     about = (
@@ -117,14 +126,22 @@ def choice(data: dict[str, Any]) -> list[str]:
         "answer is "
         f"{1 / (few + more):.1%} of {few + more} for these settings, and {1 / few:.1%} of {few} for the others. Tokens: per "
         "answer to an instruction, SmolLM2 / TinyLlama. Lost: the mean over both models and over prose, code and Markdown. "
+        f"Problems: of {problems[BEFORE]['problems']} further training problems, those that Qwen-0.5B solves only with the "
+        "penalty (+) or only without (-), and answers that the penalty changes. ?: not measured; such a setting had no part in "
+        "the last choice. "
         f"{machine_of(data)}. `results/choose.json` has all {len(settings)} settings."
     )
-    columns = ["best of its family", "tried", "qualifies", "near-loops, SmolLM2", "TinyLlama", "tokens", "**lost**"]
+    columns = [
+        "best of its family",
+        "tried",
+        "qualifies",
+        "near-loops, SmolLM2",
+        "TinyLlama",
+        "problems",
+        "tokens",
+        "**lost**",
+    ]
     return [*table(columns, rows), "", *paragraph(about)]
-
-
-def _yes(found: Settings) -> str:
-    return "yes" if qualifies(found) else "no"
 
 
 # ---------------------------------------------------------------- docs/choosing.md
@@ -159,7 +176,7 @@ def _share(found: Settings, model: str, what: str, name: str) -> str:
 
 def _and(names: Iterable[str]) -> str:
     *first, last = names
-    return f"{', '.join(first)} and {last}"
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def fields(_: dict[str, Any]) -> list[str]:
@@ -287,9 +304,10 @@ def harm_by_model(data: dict[str, Any]) -> list[str]:
     """Return the share of right tokens that `guarded` loses, for each model, with intervals for the kinds of text."""
     ((name, found),) = named_settings(data, ["guarded"])
     rows, texts = [], []
-    for model in (model for model in MODELS if HARM in found[model]):
-        _, measured = read_result(ROOT / f"research/presets/results/answers/{model}-harm.jsonl.xz")
-        texts = [row for row in measured if row["penalty"] == name]
+    for model in (model for model in MODELS if HARM in found.get(model, {})):
+        paths = [path for folder in ANSWERS for path in sorted((ROOT / folder).glob(f"{model}-harm*.jsonl.xz"))]
+        measured = [[row for row in read_result(path)[1] if row["penalty"] == name] for path in paths]
+        texts = next(rows for rows in reversed(measured) if rows)  # the newest, as in the summary
         rows.append([MODELS[model], *(_lost(texts, kind, interval=kind in KINDS) for kind in KINDS_AND_TASKS)])
     counts = [str(sum(row["kind"] == kind for row in texts)) for kind in KINDS_AND_TASKS]
     about = (
@@ -318,7 +336,7 @@ def lost_by_kind(found: Settings, kind: str) -> float:
 def named_settings(data: dict[str, Any], names: list[str]) -> list[tuple[str, Settings]]:
     """Return the names and results of settings. `guarded` means the setting that is the preset."""
     settings = data["settings"]
-    chosen = next(name for name in settings if penalty(name).config == LZPenaltyConfig.guarded())
+    chosen = next(name for name in settings if setting(name).penalty.config == LZPenaltyConfig.guarded())
     return [(name, settings[name]) for name in (chosen if name == "guarded" else name for name in names)]
 
 
@@ -334,11 +352,10 @@ def machine_of(data: dict[str, Any]) -> str:
 
 
 def remark_on(data: dict[str, Any]) -> str:
-    """Return which measurements were made on a CPU."""
-    on_cpu = {plan["machine"].get("vllm") for plan in data["plans"] if plan["machine"].get("gpu") == "none"} - {None}
-    if not on_cpu:
-        return ""
-    return (
-        f"But the answers of guarded were written on a CPU with vLLM {', '.join(sorted(on_cpu))} (SmolLM2 and Qwen-0.5B in "
-        "float32, the others in bfloat16)."
-    )
+    """Return which measurements of guarded were made on a CPU; those of other settings never were."""
+    models: dict[str, list[str]] = {}
+    for plan in data["plans"]:
+        if plan["machine"].get("gpu") == "none":
+            models.setdefault("harm" if plan["what"] == HARM else plan["what"], []).append(MODELS[plan["model"]])
+    told = "; ".join(f"{what} on {_and(names)}" for what, names in models.items())
+    return f"On a CPU, guarded only: {told}." if told else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 from benchmarks.preset_tables import GSM8K, MISSING, MODELS, label, named_settings, order_of
@@ -10,10 +9,9 @@ from benchmarks.tables import paragraph, table
 from benchmarks.workload import ROOT
 from lz_penalty.evaluation.penalties import penalty
 from lz_penalty.evaluation.study._offline.files import read_result
-from research.presets.summary import paired
 
 CPU = ROOT / "research/presets/results/cpu"
-TURNS = (("smollm2", "today's guarded"), ("smollm2", "an earlier gate"), ("tinyllama", "an earlier gate"))
+TURNS = (("smollm2", "guarded"), ("smollm2", "an earlier gate"), ("tinyllama", "an earlier gate"))
 
 
 def problems(data: dict[str, Any]) -> list[str]:
@@ -43,44 +41,6 @@ def _accuracy(means: dict[str, Any] | None) -> str:
     return f"{means['accuracy']:.1%}{beside}"
 
 
-def problems_on_cpu(_: dict[str, Any]) -> list[str]:
-    """Return how many problems the model solves without a penalty and with `guarded`, both on a CPU."""
-    found = on_cpu()
-    return paragraph(
-        f"On a CPU (vLLM 0.32.0, bfloat16), {MODELS['qwen15']} answered the first {found['answers']} of these problems. It "
-        f"solved {found['none']} without a penalty and {found['guarded']} with guarded. {found['gained']} problems were solved "
-        f"only with guarded, {found['lost']} only without (p = {found['p']:.2f}). guarded changed the text of "
-        f"{found['changed']} answers. For comparison: without a penalty, the H200 solved {found['h200']} of the same problems, "
-        f"and the two machines disagree on {found['disagree']}. We read the {found['lost']} answers that guarded lost: in most "
-        "of them, a number that the calculation repeats was written wrongly, or a step was left out. The run ended for lack of "
-        "time. We had seen its counts after 110 and 176 problems, so p is only a guide."
-    )
-
-
-@cache
-def on_cpu() -> dict[str, Any]:
-    """Return the numbers of GSM8K on a CPU, and of the H200 without a penalty on the same problems."""
-    _, rows = read_result(CPU / "qwen15-gsm8k.jsonl.xz")
-    plain, ours = ([row for row in rows if row["penalty"] == name] for name in ("none", "guarded"))
-    _, others = read_result(ROOT / "research/presets/results/answers/qwen15-gsm8k.jsonl.xz")
-    there = {row["id"]: row["right"] for row in others if row["penalty"] == "none"}
-    return paired(ours, plain) | {
-        "answers": len(plain),
-        "none": sum(row["right"] for row in plain),
-        "guarded": sum(row["right"] for row in ours),
-        "changed": changed(ours, plain),
-        "h200": sum(there[row["id"]] for row in plain),
-        "disagree": sum(there[row["id"]] != row["right"] for row in plain),
-    }
-
-
-def changed(ours: list[dict[str, Any]], plain: list[dict[str, Any]]) -> int:
-    """Return how many answers a penalty changed, as far as their length and their 4-grams show it."""
-    return sum(
-        a["tokens"] != b["tokens"] or a["distinct_4"] != b["distinct_4"] for a, b in zip(ours, plain, strict=True)
-    )
-
-
 def turns(data: dict[str, Any]) -> list[str]:
     """Return how much of a second answer in the same chat repeats the first, with and without the prompt."""
     _, measured = read_result(CPU / "smollm2-turns.jsonl.xz")
@@ -100,7 +60,7 @@ def turns(data: dict[str, Any]) -> list[str]:
     counts = [model["turns"]["answers"] for model in data["settings"]["none"].values()]
     about = (
         'The second question is "Tell me more.", "Please answer again in other words." or "What else should I know about '
-        f"this?\" Today's guarded: {len(today['none'])} chats, on a CPU. An earlier gate, from 0.35 to 0.6 with strength 0.4 "
+        f'this?" guarded: {len(today["none"])} chats, on a CPU. An earlier gate, from 0.35 to 0.6 with strength 0.4 '
         f"and copies of 3 tokens: {counts[0]} chats with SmolLM2 and {counts[1]} with TinyLlama, on an H200."
     )
     columns = ["penalty", *(f"{MODELS[model]}, {which}" for model, which in TURNS)]

@@ -11,7 +11,6 @@ from benchmarks import (
     detection_tables,
     engine_tables,
     evaluation_tables,
-    gate_tables,
     guard_tables,
     limitation_tables,
     op_tables,
@@ -36,8 +35,6 @@ TABLES: tuple[tuple[str, str, Callable[[dict[str, Any]], list[str]], str], ...] 
     ("research/presets/README.md", "harm", preset_tables.harm_by_kind, PUBLISHED),
     ("research/presets/README.md", "harm-by-model", preset_tables.harm_by_model, PUBLISHED),
     ("research/presets/README.md", "problems", problem_tables.problems, PUBLISHED),
-    ("research/presets/README.md", "problems-on-cpu", problem_tables.problems_on_cpu, PUBLISHED),
-    ("research/presets/README.md", "longer-gate", gate_tables.longer_gate, CHOSEN),
     ("research/presets/README.md", "turns", problem_tables.turns, TURNS),
     ("docs/results.md", "sweep", evaluation_tables.sweep, "sweep.json"),
     (

@@ -19,7 +19,6 @@ from benchmarks.preset_tables import (
     named_settings,
     remark_on,
 )
-from benchmarks.problem_tables import on_cpu
 from benchmarks.tables import bullets, table
 from research.presets.summary import HARM
 
@@ -34,6 +33,7 @@ IN_SHORT = [
     "frequency:1.0",
     "paper:0.15",
 ]
+ON_QWEN = ["guarded", "dry:0.8,allowed_length=2", "repetition:1.1", "paper:0.15"]
 
 
 def in_short(data: dict[str, Any]) -> list[str]:
@@ -47,19 +47,11 @@ def in_short(data: dict[str, Any]) -> list[str]:
                 label(name),
                 f"{chat_near_loops(found):.1%}",
                 *lost,
-                f"{right['accuracy']:.1%}" if right else _missing(name),
+                f"{right['accuracy']:.1%}" if right else MISSING,
             ]
         )
     columns = ["penalty", "**near-loops**", *(f"lost: {kind}" for kind in KINDS.values()), "GSM8K"]
     return table(columns, rows)
-
-
-def _missing(name: str) -> str:
-    if label(name) != "**guarded**":
-        return MISSING
-    found = on_cpu()
-    points = 100 * (found["guarded"] - found["none"]) / found["answers"]
-    return f"{points:+.1f} points on {found['answers']} problems"
 
 
 def about_in_short(data: dict[str, Any]) -> list[str]:
@@ -71,20 +63,16 @@ def about_in_short(data: dict[str, Any]) -> list[str]:
         name: found["gemma"][INSTRUCTIONS]["near_loops"]
         for name, (_, found) in zip(("none", "guarded"), named_settings(data, ["none", "guarded"]))
     }
-    cpu = on_cpu()
     there = [
         f"{label(name).strip('*')} {found['qwen15'][HARM]['code']['lost']:.1%} and {found['qwen15'][HARM]['json']['lost']:.1%}"
-        for name, found in named_settings(data, IN_SHORT)
-        if name != "none" and HARM in found["qwen15"]
+        for name, found in named_settings(data, ON_QWEN)
     ]
     points = [
         f"**Near-loops**: in these answers, less than half of the sequences of four tokens are different. {count} everyday "
         f"instructions, greedy, at most 2,048 tokens. Mean of {chat}.",
         "**Lost**: tokens that greedy decoding predicts correctly without the penalty and wrongly with it. "
         f"Mean of {readers}. On Qwen-1.5B, these penalties lose less. Code and JSON there: {'; '.join(there)}.",
-        f"**GSM8K**: {none['qwen15'][GSM8K]['answers']:,} test problems, Qwen-1.5B, greedy, at most 1,024 tokens. guarded "
-        f"has answered only the first {cpu['answers']} of them, on a CPU: it solved {cpu['guarded']}, and no penalty solved "
-        f"{cpu['none']} there (p = {cpu['p']:.2f}).",
+        f"**GSM8K**: {none['qwen15'][GSM8K]['answers']:,} test problems, Qwen-1.5B, greedy, at most 1,024 tokens.",
         "**Models**: all weights are quantised to about 4 bits, and those of TinyLlama to 2 bits. Qwen is Qwen2.5-Coder. "
         f"Gemma is a base model, so its near-loops are not in the mean: none {gemma['none']:.1%}, guarded "
         f"{gemma['guarded']:.1%}.",

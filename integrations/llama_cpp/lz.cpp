@@ -66,13 +66,15 @@ static common_params_lz lz_preset(const common_json & val) {
         return lz;
     }
     if (name == "guarded") {
-        lz.penalty          = 0.35;
+        lz.penalty          = 0.4;
         lz.window_size      = 384;
         lz.lookback         = 1;
         lz.min_match_length = 4;
         lz.escalation       = 1.0;
-        lz.gate_low         = 0.35;
+        lz.gate_low         = 0.4;
         lz.gate_high        = 0.5;
+        lz.gate_window      = 384;
+        lz.gate_from        = 48;
         lz.include_prompt   = 0;
         return lz;
     }

@@ -21,17 +21,21 @@ from research.presets.settings import family_of
 __all__ = [
     "HARM",
     "best",
+    "changed",
     "harm_of",
+    "keeps_problems",
     "near_loops",
     "of_answers",
     "of_harm",
     "paired",
     "qualifies",
     "ranked",
+    "solved",
     "summarised",
 ]
 
 Row = dict[str, Any]
+MOST_PROBLEMS_LOST = 0.01  # of those that were asked
 HEADING = """\
 First line of a setting: * if it qualifies by the rule, right tokens lost (mean over models, prose, code and Markdown), family,
 name. Then a line for each model, with these numbers of each task: the shares of degenerate answers (D), loops (L), near-loops
@@ -49,7 +53,37 @@ def paired(rows: Sequence[Row], plain: Sequence[Row]) -> Row:
     return {"gained": gained, "lost": lost, "p": round(min(1.0, 2 * tail), 4)}
 
 
+def changed(rows: Sequence[Row], plain: Sequence[Row]) -> int:
+    """Return how many answers a penalty changed, as far as their length and their 4-grams show it."""
+    return sum(
+        a["tokens"] != b["tokens"] or a["distinct_4"] != b["distinct_4"] for a, b in zip(rows, plain, strict=True)
+    )
+
+
+def keeps_problems(found: Row) -> bool:
+    """Return whether a setting loses at most 1 % of the problems: those lost less those gained."""
+    return found["lost"] - found["gained"] <= MOST_PROBLEMS_LOST * found["problems"]
+
+
 # ---------------------------------------------------------------- files
+
+
+def solved(files: Iterable[Path]) -> dict[str, Row]:
+    """Return for each setting how many problems it gained and lost, and how many answers it changed.
+
+    Each file has the answers without a penalty too: a setting is compared with those of its own file.
+    """
+    settings: dict[str, Row] = {}
+    for path in files:
+        _, rows = read_result(path)
+        groups: dict[str, list[Row]] = {}
+        for row in rows:
+            groups.setdefault(row["penalty"], []).append(row)
+        plain = groups.pop("none")
+        for name, group in groups.items():
+            counts = {"changed": changed(group, plain), "problems": len(group)}
+            settings[name] = paired(group, plain) | counts
+    return settings
 
 
 def summarised(files: Iterable[Path]) -> Row:

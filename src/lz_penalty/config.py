@@ -126,17 +126,23 @@ class LZPenaltyConfig:
     def guarded(cls, **changes: Any) -> LZPenaltyConfig:
         """Return the settings to serve models with: a gate, and escalation against persistent loops.
 
-        Copies of at least four tokens are charged, only where more than a third of the output's recent tokens are copied.
-        The prompt does not count. A rule chose the numbers on real models: see research/presets/README.md.
+        Copies of at least four tokens are charged, only where more than 40 % of the output's last 384 tokens are copied. The
+        prompt does not count. A rule chose the numbers on real models: see research/presets/README.md.
         """
         chosen = {
-            "strength": 0.35,
+            "strength": 0.4,
             "window_size": 384,
             "lookback": "adjacent",
             "min_match_length": 4,
             "escalation": 1.0,
         }
-        gate = {"gate_low": 0.35, "gate_high": 0.5, "include_prompt": False}
+        gate = {
+            "gate_low": 0.4,
+            "gate_high": 0.5,
+            "gate_window": 384,
+            "gate_from": 48,
+            "include_prompt": False,
+        }
         return cls(**{**chosen, **gate, **changes})
 
     @classmethod

@@ -6,12 +6,24 @@ from pathlib import Path
 import pytest
 
 from lz_penalty import LZPenaltyConfig
-from lz_penalty.evaluation.penalties import penalty
 from lz_penalty.evaluation.study._offline.files import part_of
+from lz_penalty.evaluation.study._offline.settings import setting
 from research.presets.measure import repeated
 from research.presets.score import copy_prompts
 from research.presets.settings import FAMILIES, all_settings, family_of
-from research.presets.summary import best, harm_of, of_answers, of_harm, paired, qualifies, ranked, summarised, write
+from research.presets.summary import (
+    best,
+    harm_of,
+    keeps_problems,
+    of_answers,
+    of_harm,
+    paired,
+    qualifies,
+    ranked,
+    solved,
+    summarised,
+    write,
+)
 
 RESULTS = Path(__file__).parents[2] / "research" / "presets" / "results"
 
@@ -32,7 +44,7 @@ def test_every_family_has_settings_that_can_be_asked_for():
     assert len(names) == len(set(names))
     assert all(len(settings) >= 6 for family, settings in FAMILIES.items() if family != "none")
     for name in names:
-        assert penalty(name).name == name
+        assert setting(name).name == name
         assert name in FAMILIES[family_of(name)]
 
 
@@ -74,14 +86,18 @@ def test_the_rule_chose_the_preset():
     settings = summarised([RESULTS / "choose.json"])["settings"]
     first, *others = ranked(settings)
     assert qualifies(settings[first])
-    assert penalty(first).config == LZPenaltyConfig.guarded()
+    assert setting(first).penalty.config == LZPenaltyConfig.guarded()
+    problems = solved(sorted((RESULTS / "choose").glob("*.jsonl.xz")))
+    assert keeps_problems(problems[first])
+    assert [name for name in problems if not keeps_problems(problems[name])]  # the condition decides something
     assert "none" in others
     assert set(settings) == set(all_settings())
     assert {family_of(name) for name in best(settings)} == set(FAMILIES)
 
 
 def test_the_published_summary_is_that_of_the_answers(tmp_path):
-    summary = summarised(sorted((RESULTS / "answers").glob("*.jsonl.xz")))
+    folders = (RESULTS / "answers", RESULTS.parents[1] / "studies" / "real" / "answers")
+    summary = summarised([path for folder in folders for path in sorted(folder.glob("*.jsonl.xz"))])
     write(tmp_path / "publish.json", summary)
     assert (tmp_path / "publish.json").read_bytes() == (RESULTS / "publish.json").read_bytes()
     assert json.loads((RESULTS / "publish.json").read_text()) == summary

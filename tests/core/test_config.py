@@ -117,9 +117,9 @@ def test_presets_are_the_specifications():
     sglang = LZPenaltyConfig.sglang()
     assert (sglang.formula, sglang.include_prompt, sglang.effective_lookback) == ("sglang", False, "adjacent")
     guarded = LZPenaltyConfig.guarded()
-    assert (guarded.strength, guarded.window_size, guarded.buffer_size, guarded.loop_window) == (0.35, 384, 32, 4096)
+    assert (guarded.strength, guarded.window_size, guarded.buffer_size, guarded.loop_window) == (0.4, 384, 32, 4096)
     assert (guarded.lookback, guarded.min_match_length, guarded.escalation) == ("adjacent", 4, 1.0)
-    assert (guarded.gate_low, guarded.gate_high, guarded.gate_window) == (0.35, 0.5, 96)
+    assert (guarded.gate_low, guarded.gate_high, guarded.gate_window, guarded.gate_from) == (0.4, 0.5, 384, 48)
     assert not guarded.include_prompt
     failsafe = LZPenaltyConfig.failsafe()
     assert (failsafe.min_match_length, failsafe.escalation, failsafe.strength) == (None, 1.0, 0.15)

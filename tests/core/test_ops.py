@@ -237,7 +237,7 @@ def test_packing_shares_exempt_ids_and_keeps_maxima():
     assert (packed.rows, packed.max_window, packed.max_buffer, packed.max_exempt) == (3, 512, 32, 5)
     assert packed.max_loop_window == 4096
     assert (packed.codelength_reach, packed.reach) == (544, 4096)
-    assert pack_configs([PAPER, LZPenaltyConfig.guarded(escalation=0)]).reach == 544 + 96
+    assert pack_configs([PAPER, LZPenaltyConfig.guarded(escalation=0)]).reach == 544 + 384
     off = pack_configs([LZPenaltyConfig(strength=0.0), None])
     assert (off.max_window, off.max_loop_window) == (0, 0)
 

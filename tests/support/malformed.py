@@ -32,7 +32,7 @@ def malformed(count, rng=None):
         {"lz_preset": "guarded", "lz_loop_window": 9000},
         {"lz_preset": "guarded", "lz_min_match_length": "none"},
         {"lz_preset": "guarded", "lz_gate_low": "none"},
-        {"lz_preset": "guarded", "lz_gate_high": 0.35},
+        {"lz_preset": "guarded", "lz_gate_high": 0.4},
         {"lz_preset": "guarded", "lz_gate_window": 2000},
         {"lz_penalty": 0.2, "lz_gate_low": 0.5},
         {"lz_penalty": 0.2, "lz_gate_high": 0.5},

@@ -21,6 +21,7 @@ from lz_penalty.errors import LZPenaltyError
 
 LOCAL = "Sweeps with transformers models"
 OFFLINE = "Sweeps that vLLM runs in this process, such as real"
+ENGINE = "The engine of these sweeps"
 SECONDS_BETWEEN_LINES = 60
 SECONDS_OF_SPEED = 600  # outputs come in batches, so that the speed of the last few is no good estimate
 
@@ -78,11 +79,9 @@ def evaluate(
         help="A summary of earlier tuning results; what it has is not measured again.",
         rich_help_panel=OFFLINE,
     ),
-    dtype: str = typer.Option("bfloat16", metavar="NAME", help="The type of the weights.", rich_help_panel=OFFLINE),
-    batch: int = typer.Option(1_024, min=1, help="How many answers are written at a time.", rich_help_panel=OFFLINE),
-    memory: float = typer.Option(
-        16.0, min=0.1, help="GiB for keys and values of each engine.", rich_help_panel=OFFLINE
-    ),
+    dtype: str = typer.Option("bfloat16", metavar="NAME", help="The type of the weights.", rich_help_panel=ENGINE),
+    batch: int = typer.Option(1_024, min=1, help="How many answers are written at a time.", rich_help_panel=ENGINE),
+    memory: float = typer.Option(16.0, min=0.1, help="GiB for keys and values of each engine.", rich_help_panel=ENGINE),
 ) -> None:
     """Run a study: models, tasks, penalties and temperatures.
 

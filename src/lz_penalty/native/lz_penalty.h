@@ -76,7 +76,7 @@ LZ_PENALTY_API lz_penalty_settings lz_penalty_defaults(void)
 /* Return the preset `guarded`. It is made for the output alone: pass no tokens of the prompt. */
 LZ_PENALTY_API lz_penalty_settings lz_penalty_guarded(void)
 {
-    const lz_penalty_settings s = {0.35, 1, 0.35, 0.5, LZ_PENALTY_PAPER, LZ_PENALTY_ADJACENT, 384, 32, 4, 4096, 96, 0, NULL, 0};
+    const lz_penalty_settings s = {0.4, 1, 0.4, 0.5, LZ_PENALTY_PAPER, LZ_PENALTY_ADJACENT, 384, 32, 4, 4096, 384, 48, NULL, 0};
     return s;
 }
 

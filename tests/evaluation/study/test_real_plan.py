@@ -83,9 +83,11 @@ def test_the_committed_numbers_choose_these_settings(plan):
         "DRY": "dry:0.8,allowed_length=2",
         "DRY with breakers": "dry:1.6,allowed_length=2,breakers=usual",
         "no-repeat-ngram": "no-repeat-ngram:4",
+        "temperature": "temperature:1.0",
+        "stop": "stop:3",
         "sglang": "sglang:0.3",
         "paper": "paper:0.2",
-        "guarded": "guarded:0.35",
+        "guarded": "guarded:0.4",
         "failsafe": "failsafe:0.3",
     }
 
@@ -127,7 +129,7 @@ def test_tasks_wait_for_the_families_that_they_need(plan):
     assert plan.waits_for(paper, {}) == ["repetition", "frequency"]
     best = {"repetition": "repetition:1.2", "frequency": "frequency:0.5"}
     assert plan.waits_for(paper, best) == []
-    assert plan.settings_of(paper, best) == ("none", "guarded:0.35", "paper:0.15", "repetition:1.2", "frequency:0.5")
+    assert plan.settings_of(paper, best) == ("none", "guarded:0.4", "paper:0.15", "repetition:1.2", "frequency:0.5")
 
 
 # ---------------------------------------------------------------- questions and files

@@ -158,8 +158,8 @@ def test_costs_are_compared_on_models_that_have_every_setting():
     plan = read_study(REAL).plan
     rows = [{"kind": kind, "right": 100, "lost": 10} for kind in ("prose", "code", "markdown")]
     best = [row | {"lost": 0} for row in rows]
-    named = [(model, penalty) for model in ("smollm2", "gemma") for penalty in ("paper:0.15", "guarded:0.35")]
-    study = Study(plan, harm=dict.fromkeys(named, rows) | {("qwen05", "guarded:0.35"): best})
+    named = [(model, penalty) for model in ("smollm2", "gemma") for penalty in ("paper:0.15", "guarded:0.4")]
+    study = Study(plan, harm=dict.fromkeys(named, rows) | {("qwen05", "guarded:0.4"): best})
     (told,) = claims(study)
     assert "SmolLM2-135M, Gemma-270M: `paper:0.15` 10.0 %; **guarded** 10.0 %." in told
 

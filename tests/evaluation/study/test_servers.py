@@ -19,7 +19,14 @@ ALONE = {"lz_end_thinking_copies": "none", "lz_stop_copies": "none", "lz_shadow"
 OFF = {"lz_penalty": 0} | ALONE
 LZ = {"lz_penalty": 0.15} | ALONE
 GUARDED = {"lz_penalty": 0.3, "lz_window_size": 384, "lz_lookback": "adjacent", "lz_min_match_length": 4} | ALONE
-GUARDED |= {"lz_escalation": 1.0, "lz_gate_low": 0.35, "lz_gate_high": 0.5, "lz_include_prompt": 0}
+GUARDED |= {
+    "lz_escalation": 1.0,
+    "lz_gate_low": 0.4,
+    "lz_gate_high": 0.5,
+    "lz_gate_window": 384,
+    "lz_gate_from": 48,
+    "lz_include_prompt": 0,
+}
 
 
 @pytest.mark.parametrize(("kind", "field"), [("vllm", "vllm_xargs"), ("sglang", "custom_params")])

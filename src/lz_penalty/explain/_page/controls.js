@@ -27,7 +27,7 @@ const GATE_SLIDERS = [
   },
 ];
 const GATE_HINT = "charges codelengths only where much of the text is copied";
-const GATE_ON = { gate_low: 0.35, gate_high: 0.5 };
+const GATE_ON = { gate_low: 0.4, gate_high: 0.5 };
 const GATE_OFF = { gate_low: null, gate_high: null };
 const OWN = "own settings";
 

@@ -66,7 +66,7 @@ def canonical(name: str) -> str:
     >>> canonical("paper:0.2,lookback=adjacent"), canonical("paper"), canonical("paper:0.15,window_size=512")
     ('paper:0.2,lookback=adjacent', 'paper:0.15', 'paper:0.15')
     >>> canonical("guarded"), canonical("dry:0.8")
-    ('guarded:0.35', 'dry:0.8')
+    ('guarded:0.4', 'dry:0.8')
     """
     config = None if family(name) in (TEMPERATURE, STOP) else penalty(name).config
     if config is None:
