@@ -27,7 +27,7 @@ import torch
 
 from lz_penalty import _packing as col
 from lz_penalty.config import MAX_BUFFER, MAX_GATE_WINDOW, MAX_WINDOW
-from lz_penalty.kernels.triton import _kernels
+from lz_penalty.kernels.triton import _gate, _kernels
 from lz_penalty.kernels.triton._launch import LaunchAhead, direct_launch, may_start_early
 
 # Few distinct sizes: each is compiled once, and a server waits for that when a request brings a new size.
@@ -76,11 +76,12 @@ def prepare(arrays, packed, vocab_size, *, ahead=False):
     }
     if window <= _FUSED_WINDOW:
         block = _at_least(window, _BLOCKS)
+        kept_type = token_ids.dtype if tail_ids is None else torch.int64
         warps = max(1, min(32, block // 32))  # one token per thread: a row costs latency, not work
         if ahead:
-            run = _TwoLaunches(logits, constants | {"BLOCK": block}, warps, kinds)
+            run = _TwoLaunches(logits, constants | {"BLOCK": block}, warps, kinds, kept_type)
         else:
-            run = _OneLaunch(logits, constants | {"BLOCK": block}, warps, kinds)
+            run = _OneLaunch(logits, constants | {"BLOCK": block}, warps, kinds, kept_type)
         store = None
     else:
         run = _LongWindows(logits, constants, -(-window // _CHUNK), kinds)
@@ -172,7 +173,8 @@ class _Launch:
 class _Kept:
     """Arrays in which the rows with a gate keep which of their last tokens are copied, from one step to the next."""
 
-    def __init__(self, logits, constants):
+    def __init__(self, logits, kept_type, constants):
+        self._type = kept_type if _gate.VARIANT.value else torch.int64  # of a token
         self.span = 2 * constants["BLOCK"] if constants["GATE"] else 0
         self._arrays, self._rows = None, logits.shape[0]
 
@@ -180,7 +182,8 @@ class _Kept:
         if not self.span:
             return _NOTHING_KEPT
         if self._arrays is None:
-            sizes = ((self.span, torch.int64), (self.span, torch.int8), (4, torch.int32))
+            about = 4 if _gate.VARIANT.value < 4 else 8 + self.span // 2
+            sizes = ((self.span, self._type), (self.span, torch.int8), (about, torch.int32))
             self._arrays = tuple(logits.new_zeros((self._rows, size), dtype=kind) for size, kind in sizes)
         return self._arrays
 
@@ -188,9 +191,9 @@ class _Kept:
 class _OneLaunch:
     """The penalty of ordinary windows in one launch. The first call keeps nothing: it may be the only call."""
 
-    def __init__(self, logits, constants, warps, kinds):
+    def __init__(self, logits, constants, warps, kinds, kept_type=torch.int64):
         grid = (logits.shape[0], 1, 1)
-        self._kept = _Kept(logits, constants)
+        self._kept = _Kept(logits, kept_type, constants)
         self._first = _Launch(_kernels.row_kernel, grid, constants | {"SPAN": 0}, warps, kinds)
         self._later = self._first
         if self._kept.span:
@@ -212,10 +215,10 @@ class _TwoLaunches:
     kernel directly, later calls are one launch too: two launches are faster only if C can start the first one early.
     """
 
-    def __init__(self, logits, constants, warps, kinds):
+    def __init__(self, logits, constants, warps, kinds, kept_type=torch.int64):
         grid = (logits.shape[0], 1, 1)
         self._one = _Launch(_kernels.row_kernel, grid, constants | {"SPAN": 0}, warps, kinds)
-        self._kept = _Kept(logits, constants)
+        self._kept = _Kept(logits, kept_type, constants)
         found = {name: value for name, value in constants.items() if name != "LOWEST"} | {"SPAN": self._kept.span}
         self._find = _Launch(_kernels.find_kernel, grid, found, warps, kinds, patience=1)
         self._early = may_start_early(logits.device)

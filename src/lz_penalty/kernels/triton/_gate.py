@@ -9,13 +9,32 @@ what was kept, whatever an engine does to a history between two steps. In these 
 its position in the context, so that everything can be loaded at the same time.
 """
 
+import os
+
 import triton
 import triton.language as tl
 
 from lz_penalty import _packing as col
-from lz_penalty.kernels.triton._parts import candidate_bits, tokens_at, tokens_before
+from lz_penalty.kernels.triton._parts import (
+    FAR,
+    FIRST,
+    UNROLL,
+    candidate_bits,
+    codelength_bits,
+    find_matches,
+    grow,
+    is_extension,
+    order_of,
+    rank,
+    rest_of_matches,
+    tokens_at,
+    tokens_before,
+    with_match_before,
+)
 
-GATE_LOW, GATE_HIGH = tl.constexpr(col.GATE_LOW), tl.constexpr(col.GATE_HIGH)
+VARIANT = tl.constexpr(int(os.environ.get("LZ_GATE_VARIANT", "0")))  # which way later steps go, while they are compared
+KEPT_ABOUT = tl.constexpr(4 if VARIANT.value < 4 else 8)  # numbers that say what a row has kept
+GATE_LOW, GATE_HIGH, GATE_COUNTS = map(tl.constexpr, (col.GATE_LOW, col.GATE_HIGH, col.GATE_COUNTS))
 MARGIN = tl.constexpr(1e-12)  # above any error of rounding
 SHORT = tl.constexpr(4)  # tokens of an n-gram that are loaded at the same time
 WORD = tl.constexpr(32)  # positions whose bits share one integer
@@ -142,7 +161,8 @@ def kept_of(row, kept_tokens, kept_flags, kept_about, SPAN: tl.constexpr):
         return ()
     else:
         begin = row.to(tl.int64) * SPAN
-        return (kept_tokens + begin, kept_flags + begin, kept_about + row * 4)
+        width: tl.constexpr = KEPT_ABOUT + (SPAN // 2 if VARIANT == 4 else 0)
+        return (kept_tokens + begin, kept_flags + begin, kept_about + row * width)
 
 
 @triton.jit
@@ -195,7 +215,7 @@ def keep_tokens(at, settings, n, kept, SPAN: tl.constexpr):
     size, _, reach = deciding(settings, n)
     place = tl.arange(0, SPAN)
     index = (n - 1 - place) & (SPAN - 1)
-    tl.store(tokens + index, tokens_at(at, place, place < reach).to(tl.int64), mask=place < reach)
+    tl.store(tokens + index, tokens_at(at, place, place < reach).to(tokens.dtype.element_ty), mask=place < reach)
     tl.store(about, n)
     tl.store(about + 1, settings.window)
     tl.store(about + 2, size)
@@ -219,13 +239,297 @@ def row_opening(at, settings, n, q, settings_row, kept, SPAN: tl.constexpr):
     return opening
 
 
+# ---------------------------------------------------------------- later steps, all of whose loads begin together
+
+
+@triton.jit
+def opening_of(copied, counts, settings, n, settings_row):
+    """Return which part of every codelength is charged, if this many of the recent positions are copied.
+
+    `counts` are those of a full gate window, so that most steps compare integers.
+    """
+    full = n >= settings.gate_window
+    closed = tl.where(full, counts & 0xFFFF, -1)
+    not_open = tl.where(full, counts >> 16, FAR)
+    opening = tl.where(copied > not_open, 1.0, 0.0).to(tl.float32)
+    if (copied > closed) & (copied <= not_open):
+        low = double_at(settings_row, GATE_LOW)
+        high = double_at(settings_row, GATE_HIGH)
+        share = copied.to(tl.float64) / tl.maximum(tl.minimum(n, settings.gate_window), 1).to(tl.float64)
+        exact = tl.where(share >= high, 1.0, 0.0).to(tl.float64)
+        if (share > low) & (share < high):
+            exact = (share - low) / (high - low)
+        opening = exact.to(tl.float32)
+    return opening
+
+
+@triton.jit
+def sum_and_min(a, b, c, d):
+    """Return the sum of the first numbers of two pairs, and the smaller of the second ones."""
+    return a + c, tl.minimum(b, d)
+
+
+@triton.jit
+def sum_and_max(a, b, c, d):
+    """Return the sum of the first numbers of two pairs, and the larger of the second ones."""
+    return a + c, tl.maximum(b, d)
+
+
+@triton.jit
+def deciding_reach(settings, n, offset):
+    """Return how many tokens decide what a row keeps."""
+    size, recent, reach = deciding(settings, n)
+    if VARIANT == 4:  # the runs too
+        reach = tl.maximum(reach, tl.minimum(n, offset + settings.window + settings.buffer + 2))
+    return reach
+
+
+@triton.jit
+def first_loads(
+    at, settings, n, e, offset, settings_row, row, kept_tokens, kept_flags, kept_about,
+    GATE: tl.constexpr, SPAN: tl.constexpr,
+):  # fmt: skip
+    """Return everything that decides about the gate, and what the matches begin with. Nothing here waits for a load."""
+    if not GATE or SPAN == 0 or VARIANT == 0:
+        return ()
+    else:
+        tokens, flags, about = kept_of(row, kept_tokens, kept_flags, kept_about, SPAN)
+        size, recent, _ = deciding(settings, n)
+        reach = deciding_reach(settings, n, offset)
+        usable = is_gated(settings, n) & (reach <= SPAN)
+        inside = (e < reach) & usable
+        index = (n - 1 - e) & (SPAN - 1)
+        now = tokens_before(at, e, 0, 0, e < n)
+        before = tl.load(tokens + index, mask=inside, other=0)
+        flag = tl.load(flags + index, mask=(e < recent) & usable, other=0)
+        known = tl.load(about + e - 1, mask=(e <= KEPT_ABOUT) & usable, other=0)
+        here = (now,)
+        want = (tokens_at(at, 0, n > 0),)
+        there = ()
+        if VARIANT == 4:
+            near = (e <= tl.minimum(offset, settings.window)) & usable
+            for s in tl.static_range(1, SHORT):
+                here = here + (tokens_before(at, e, 0, s, near & (s < size) & (e + s < n)),)
+                want = want + (tokens_at(at, s, (s < size) & (s < n)),)
+            there = (tokens_before(at, offset + e, 0, 0, (offset > 0) & (offset + e < n)),)
+            run = tl.load(about + KEPT_ABOUT + e - 1, mask=(e <= settings.window) & usable, other=0)
+        else:
+            for s in tl.static_range(1, SHORT):
+                here = here + (tokens_before(at, e, 0, s, ((s < size) | (s < FIRST)) & (e + s < n)),)
+                want = want + (tokens_at(at, s, ((s < size) | (s < FIRST)) & (s < n)),)
+            for s in tl.static_range(FIRST):
+                there = there + (tokens_before(at, offset + e, 0, s, (offset > 0) & (offset + e + s < n)),)
+            run = 0
+        far_now = tl.zeros_like(now)
+        far_before = tl.zeros_like(before)
+        far_flag = tl.zeros_like(flag)
+        if usable & (reach > SPAN // 2):
+            far = e + SPAN // 2
+            far_index = (n - 1 - far) & (SPAN - 1)
+            far_now = tokens_at(at, far, far < reach)
+            far_before = tl.load(tokens + far_index, mask=far < reach, other=0)
+            far_flag = tl.load(flags + far_index, mask=far < recent, other=0)
+        counts = tl.load(settings_row + GATE_COUNTS)
+        return (here, want, there, run, before, flag, known, far_now, far_before, far_flag, counts)
+
+
+@triton.jit
+def differs(settings, n, e, size, offset, before, now, known, reach, usable):
+    """Return whether what a row has kept is of no use, as far as the place `e` can tell."""
+    about = tl.where(e == 1, n - 1, tl.where(e == 2, settings.window, tl.where(e == 3, size, settings.gate_window)))
+    if VARIANT == 4:
+        about = tl.where(e == 5, settings.mode, tl.where(e == 6, settings.buffer, tl.where(e > 6, 0, about)))
+    changed = (before != now) & (e < reach)
+    return (changed | ((known != about) & (e <= KEPT_ABOUT))) & usable
+
+
+@triton.jit
+def same_ngram(at, n, e, size, want, here, inside):
+    """Return whether the newest n-gram also ends at these distances before the end."""
+    equal = inside & (here[0] == want[0])
+    for s in tl.static_range(1, SHORT):
+        equal = equal & ((here[s] == want[s]) | (s >= size))
+    for s in range(SHORT, size):
+        equal = equal & (tokens_at(at, e + s, inside) == tokens_at(at, s, s < n))
+    return equal
+
+
+@triton.jit
+def keep_newest(at, n, kept, newest, SPAN: tl.constexpr):
+    """Store the newest token and whether its position is copied."""
+    tokens, flags, about = kept
+    index = (n - 1) & (SPAN - 1)
+    tl.store(tokens + index, tokens_at(at, 0, n > 0).to(tokens.dtype.element_ty))
+    tl.store(flags + index, newest.to(tl.int8))
+    tl.store(about, n)
+
+
+@triton.jit
+def later_bits(
+    at, settings, e, offset, n, recent, candidate, token, literal, settings_row, kept, loaded,
+    BUFFER_BLOCK: tl.constexpr, SPAN: tl.constexpr,
+):  # fmt: skip
+    """Return the bits of every candidate in a later step. The first tokens of the matches are compared with the gate's."""
+    here, want, there, _, before, flag, known, far_now, far_before, far_flag, counts = loaded
+    kind: tl.constexpr = tl.uint32 if SPAN <= 1024 else tl.uint64
+    width: tl.constexpr = 11 if SPAN <= 1024 else 20
+    size, _, reach = deciding(settings, n)
+    gated = is_gated(settings, n)
+    usable = gated & (reach <= SPAN)
+    equal = same_ngram(at, n, e, size, want, here, (e <= settings.window) & (e + size <= n) & usable)
+    changed = differs(settings, n, e, size, offset, before, here[0], known, reach, usable)
+    total = flag.to(kind) + far_flag.to(kind) + (equal.to(kind) << width)
+    total += (changed.to(kind) + (far_before != far_now).to(kind)) << 2 * width
+
+    limit = tl.minimum(recent - (offset + e), settings.buffer)
+    shared = tl.minimum(recent, settings.buffer)
+    alive = limit > 0
+    match = tl.zeros_like(e)
+    for s in tl.static_range(FIRST):
+        alive = alive & (s < limit) & (tl.where(offset > 0, there[s], here[s]) == want[s])
+        match += alive.to(tl.int32)
+    valid = is_extension(settings, e, candidate)
+    order = order_of(alive, valid, e)
+    nearest = 0
+    if VARIANT == 1:
+        total = tl.sum(total, 0)
+    else:
+        total, nearest = tl.reduce((total, order), 0, sum_and_min)
+
+    opening = tl.where(settings.gate_window > 0, 0.0, 1.0).to(tl.float32)
+    if gated:
+        copied = -1
+        if usable & (total >> 2 * width == 0):
+            newest = (total >> width > 0).to(tl.int32)
+            copied = (total & ((1 << width) - 1)).to(tl.int32) + newest
+            keep_newest(at, n, kept, newest, SPAN)
+        if copied < 0:
+            tl.debug_barrier()  # every thread has read what was kept
+            copied = count_copied(at, settings, n, e, None, kept, SPAN)
+            keep_tokens(at, settings, n, kept, SPAN)
+        opening = opening_of(copied, counts, settings, n, settings_row)
+    bits = tl.zeros_like(e).to(tl.float32)
+    if (opening > 0) | (VARIANT == 3):
+        if VARIANT == 1:
+            nearest = tl.min(order, 0)
+        match, best = rest_of_matches(
+            at, settings, e, offset, recent, token, valid, limit, shared, alive, match, nearest, BUFFER_BLOCK
+        )
+        best = with_match_before(best, at, settings, offset, recent, BUFFER_BLOCK)
+        bits = codelength_bits(at, settings, e, offset, candidate, token, match, best, literal) * opening
+    return bits
+
+
+@triton.jit
+def count_runs(at, settings, n, e, offset):
+    """Return how many of the newest tokens equal those `offset + e` before them; at most one more than the buffer."""
+    source = offset + e
+    most = settings.buffer + 1
+    limit = tl.where(e <= settings.window, tl.minimum(n - source, most), 0)
+    alive = limit > 0
+    run = tl.zeros_like(e)
+    k = 0
+    going = True
+    while going:
+        alive, run = grow(at, source, limit, tl.minimum(n, most), alive, run, k, UNROLL)
+        k += UNROLL
+        going = (k < most) & (tl.max(alive.to(tl.int32), 0) > 0)
+    return run
+
+
+@triton.jit
+def keep_all(at, settings, n, e, offset, kept, reach, run, SPAN: tl.constexpr):
+    """Store the tokens that decide, the runs, and what `differs` compares."""
+    tokens, _, about = kept
+    for part in tl.static_range(2):
+        place = e - 1 + part * (SPAN // 2)
+        here = tokens_at(at, place, place < reach).to(tokens.dtype.element_ty)
+        tl.store(tokens + ((n - 1 - place) & (SPAN - 1)), here, mask=place < tl.minimum(reach, SPAN))
+    tl.store(about + KEPT_ABOUT + e - 1, run)
+    tl.store(about, n)
+    tl.store(about + 1, settings.window)
+    tl.store(about + 2, tl.maximum(settings.min_match, 2))
+    tl.store(about + 3, settings.gate_window)
+    tl.store(about + 4, settings.mode)
+    tl.store(about + 5, settings.buffer)
+
+
+@triton.jit
+def later_bits_from_runs(
+    at, settings, e, offset, n, recent, candidate, token, literal, settings_row, kept, loaded,
+    BUFFER_BLOCK: tl.constexpr, SPAN: tl.constexpr,
+):  # fmt: skip
+    """Return the bits of every candidate in a later step, from the run of each distance, which a row keeps too.
+
+    A new token makes a run one longer or ends it. The matches follow from the runs, and so does whether the newest position
+    is copied.
+    """
+    here, want, there, run, before, flag, known, far_now, far_before, far_flag, counts = loaded
+    kind: tl.constexpr = tl.uint32 if SPAN <= 1024 else tl.uint64
+    width: tl.constexpr = 11 if SPAN <= 1024 else 20
+    size, _, _ = deciding(settings, n)
+    reach = deciding_reach(settings, n, offset)
+    valid = is_extension(settings, e, candidate)
+    opening = tl.where(settings.gate_window > 0, 0.0, 1.0).to(tl.float32)
+    match = tl.zeros_like(e)
+    best = 0
+    if is_gated(settings, n):
+        usable = reach <= SPAN
+        source = offset + e
+        limit = tl.minimum(recent - source, settings.buffer)
+        equal = (tl.where(offset > 0, there[0], here[0]) == want[0]) & (source < n) & (e <= settings.window)
+        run = tl.where(equal, tl.minimum(run + 1, settings.buffer + 1), 0)
+        match = tl.maximum(tl.minimum(run, limit), 0)
+        copied_here = (run >= size) & (source <= settings.window)
+        if offset > 0:
+            near = (e <= tl.minimum(offset, settings.window)) & (e + size <= n)
+            copied_here = copied_here | same_ngram(at, n, e, size, want, here, near)
+        changed = differs(settings, n, e, size, offset, before, here[0], known, reach, usable)
+        total = flag.to(kind) + far_flag.to(kind) + (copied_here.to(kind) << width)
+        total += (changed.to(kind) + (far_before != far_now).to(kind)) << 2 * width
+        total, best = tl.reduce((total, rank(match, e, valid)), 0, sum_and_max)
+        copied = -1
+        if usable & (total >> 2 * width == 0):
+            newest = (total >> width > 0).to(tl.int32)
+            copied = (total & ((1 << width) - 1)).to(tl.int32) + newest
+            keep_newest(at, n, kept, newest, SPAN)
+            tl.store(kept[2] + KEPT_ABOUT + e - 1, run)
+        if copied < 0:
+            tl.debug_barrier()  # every thread has read what was kept
+            copied = count_copied(at, settings, n, e, None, kept, SPAN)
+            run = count_runs(at, settings, n, e, offset)
+            keep_all(at, settings, n, e, offset, kept, reach, run, SPAN)
+            match = tl.maximum(tl.minimum(run, limit), 0)
+            best = tl.max(rank(match, e, valid), 0)
+        opening = opening_of(copied, counts, settings, n, settings_row)
+    elif settings.gate_window == 0:
+        match, best = find_matches(at, settings, e, offset, recent, candidate, token, BUFFER_BLOCK)
+    bits = tl.zeros_like(e).to(tl.float32)
+    if opening > 0:
+        best = with_match_before(best, at, settings, offset, recent, BUFFER_BLOCK)
+        bits = codelength_bits(at, settings, e, offset, candidate, token, match, best, literal) * opening
+    return bits
+
+
 @triton.jit
 def row_bits(
     at, settings, e, offset, n, recent, candidate, token, literal, settings_row, row, kept_tokens, kept_flags, kept_about,
-    GATE: tl.constexpr, BUFFER_BLOCK: tl.constexpr, SPAN: tl.constexpr,
+    loaded, GATE: tl.constexpr, BUFFER_BLOCK: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
     """Return the bits of every candidate, with the row's gate if it has one. `GATE`: some row has one."""
-    if GATE:
+    if GATE and len(loaded) > 0:
+        kept = kept_of(row, kept_tokens, kept_flags, kept_about, SPAN)
+        if VARIANT == 4:
+            bits = later_bits_from_runs(
+                at, settings, e, offset, n, recent, candidate, token, literal, settings_row, kept, loaded,
+                BUFFER_BLOCK, SPAN,
+            )  # fmt: skip
+        else:
+            bits = later_bits(
+                at, settings, e, offset, n, recent, candidate, token, literal, settings_row, kept, loaded,
+                BUFFER_BLOCK, SPAN,
+            )  # fmt: skip
+    elif GATE:
         kept = kept_of(row, kept_tokens, kept_flags, kept_about, SPAN)
         opening = row_opening(at, settings, n, e, settings_row, kept, SPAN)
         bits = tl.zeros_like(e).to(tl.float32)

@@ -14,6 +14,7 @@ from lz_penalty.kernels.triton._gate import (
     count_bits,
     count_copied,
     either,
+    first_loads,
     gate_opening,
     is_gated,
     row_bits,
@@ -73,13 +74,16 @@ def row_kernel(
     place = offset + e - 1
     candidate = is_candidate(place, recent, settings)
     token = tokens_at(at, place, candidate)
+    loaded = first_loads(
+        at, settings, n, e, offset, settings_row, row, kept_tokens, kept_flags, kept_about, GATE, SPAN
+    )  # fmt: skip
     keep = may_write(token, candidate, vocab_size, settings_row, exempt_ids, EXEMPT_STEPS)
     logits += row.to(tl.int64) * row_stride
     cell = logits + tl.where(keep, token, 0).to(tl.int64) * logit_stride
     original = tl.load(cell, mask=tl.where(keep, settings.min_match, 0) == 1, other=0.0)
     bits = row_bits(
         at, settings, e, offset, n, recent, candidate, token, literal, settings_row, row, kept_tokens, kept_flags, kept_about,
-        GATE, BUFFER_BLOCK, SPAN,
+        loaded, GATE, BUFFER_BLOCK, SPAN,
     )  # fmt: skip
     if settings.min_match > 1:  # then only extensions have a value
         original = tl.load(cell, mask=keep & (bits < 0), other=0.0)
@@ -130,10 +134,13 @@ def find_kernel(
     place = offset + e - 1
     candidate = is_candidate(place, recent, settings)
     token = tokens_at(at, place, candidate)
+    loaded = first_loads(
+        at, settings, n, e, offset, settings_row, row, kept_tokens, kept_flags, kept_about, GATE, SPAN
+    )  # fmt: skip
     keep = may_write(token, candidate, vocab_size, settings_row, exempt_ids, EXEMPT_STEPS)
     bits = row_bits(
         at, settings, e, offset, n, recent, candidate, token, literal, settings_row, row, kept_tokens, kept_flags, kept_about,
-        GATE, BUFFER_BLOCK, SPAN,
+        loaded, GATE, BUFFER_BLOCK, SPAN,
     )  # fmt: skip
     if LOOP_BLOCK > 0:
         loop_token, further = loop_at_end(at, settings, e, n, token, literal, LOOP_BLOCK, RUN_BLOCK)

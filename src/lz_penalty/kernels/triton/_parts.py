@@ -141,13 +141,37 @@ def find_matches(at, settings, e, offset, recent, candidate, token, BUFFER_BLOCK
     a full match. The others with the same token are then not measured but count as full: that changes nothing, because
     the nearer place has the smaller value for their token.
     """
-    mode, buffer = settings.mode, settings.buffer
+    buffer = settings.buffer
     source = offset + e  # where the tokens before each place begin
     limit = tl.minimum(recent - source, buffer)
     shared = tl.minimum(recent, buffer)
     alive, match = grow(at, source, limit, shared, limit > 0, tl.zeros_like(e), 0, FIRST)
-    valid = candidate & ((mode != BEFORE_BUFFER) | (e >= 2))
-    nearest = tl.min(tl.where(alive & valid, e, tl.where(alive, FAR - 1, FAR)), 0)
+    valid = is_extension(settings, e, candidate)
+    nearest = tl.min(order_of(alive, valid, e), 0)
+    return rest_of_matches(
+        at, settings, e, offset, recent, token, valid, limit, shared, alive, match, nearest, BUFFER_BLOCK
+    )
+
+
+@triton.jit
+def is_extension(settings, e, candidate):
+    """Return whether the token at distance `e` may be charged as the one that extends a match."""
+    return candidate & ((settings.mode != BEFORE_BUFFER) | (e >= 2))
+
+
+@triton.jit
+def order_of(alive, valid, e):
+    """Return numbers whose minimum is the nearest place that is left, `FAR - 1` if only others are left, `FAR` if none."""
+    return tl.where(alive & valid, e, tl.where(alive, FAR - 1, FAR))
+
+
+@triton.jit
+def rest_of_matches(
+    at, settings, e, offset, recent, token, valid, limit, shared, alive, match, nearest, BUFFER_BLOCK: tl.constexpr
+):
+    """Return each place's match and the highest rank, after `FIRST` tokens. `nearest`: see `order_of`."""
+    buffer = settings.buffer
+    source = offset + e
     k = FIRST
     going = (nearest < FAR) & (k < buffer)
     if going & (nearest < FAR - 1):
