@@ -130,13 +130,13 @@ class LZPenaltyConfig:
         The prompt does not count. A rule chose the numbers on real models: see research/presets/README.md.
         """
         chosen = {
-            "strength": 0.35,
+            "strength": 0.4,
             "window_size": 384,
             "lookback": "adjacent",
             "min_match_length": 4,
             "escalation": 1.0,
         }
-        gate = {"gate_low": 0.35, "gate_high": 0.5, "include_prompt": False}
+        gate = {"gate_low": 0.4, "gate_high": 0.5, "gate_window": 384, "gate_from": 48, "include_prompt": False}
         return cls(**{**chosen, **gate, **changes})
 
     @classmethod
