@@ -21,6 +21,7 @@ while the model runs, and `lower_kernel` lowers the logits. Only `lower_kernel` 
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
 
 import torch
@@ -43,6 +44,7 @@ _RUN_BLOCK = 2048  # tokens of a run that are compared together
 _SCRATCH_BYTES = 256 * 2**20  # long windows of very many rows are done in groups that fit into this memory
 
 _NOTHING_KEPT = (None, None, None)  # instead of the arrays of `_Kept`
+_REGISTERS = int(os.environ.get("LZ_GATE_REGS", "64"))
 _COMPILED: dict[tuple, Any] = {}  # the kernels that `_Launch` has compiled
 
 
@@ -128,13 +130,14 @@ class _Prepared:
         return getattr(self._run, "launch_ahead", None) if torch.cuda.current_device() == self._index else None
 
 
-def options(warps):
+def options(warps, span=0):
     """Return the options with which every kernel is compiled.
 
     They forbid fused multiply-add, which rounds once where two operations round twice. The compiler would fuse in some
     kernels and not in others, and the logits of a request would depend on which of them ran.
     """
-    return {"num_warps": warps, "enable_fp_fusion": False}
+    most = {"maxnreg": min(_REGISTERS, 65536 // (32 * warps))} if span and _REGISTERS else {}
+    return {"num_warps": warps, "enable_fp_fusion": False, **most}
 
 
 class _Launch:
@@ -159,7 +162,7 @@ class _Launch:
             return
         compiled = _COMPILED.get(self._key)
         if compiled is None:  # always so under the interpreter
-            _COMPILED[self._key] = self._kernel[self._grid](*arguments, **self._constants, **options(self._warps))
+            _COMPILED[self._key] = self._kernel[self._grid](*arguments, **self._constants, **options(self._warps, self._constants.get("SPAN", 0)))
             return
         # Pass addresses instead of tensors: Triton would ask the driver about each tensor.
         given = [one.data_ptr() if isinstance(one, torch.Tensor) else one for one in arguments]
@@ -182,7 +185,7 @@ class _Kept:
         if not self.span:
             return _NOTHING_KEPT
         if self._arrays is None:
-            about = 4 if _gate.VARIANT.value < 4 else 8 + self.span // 2
+            about = _gate.KEPT_ABOUT.value + (self.span // 2 if _gate.VARIANT.value == 4 else 0)
             sizes = ((self.span, self._type), (self.span, torch.int8), (about, torch.int32))
             self._arrays = tuple(logits.new_zeros((self._rows, size), dtype=kind) for size, kind in sizes)
         return self._arrays

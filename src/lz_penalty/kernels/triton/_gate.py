@@ -33,7 +33,8 @@ from lz_penalty.kernels.triton._parts import (
 )
 
 VARIANT = tl.constexpr(int(os.environ.get("LZ_GATE_VARIANT", "0")))  # which way later steps go, while they are compared
-KEPT_ABOUT = tl.constexpr(4 if VARIANT.value < 4 else 8)  # numbers that say what a row has kept
+KEPT_ABOUT = tl.constexpr(8 if VARIANT.value else 4)  # numbers that say what a row has kept
+COPIED = tl.constexpr(6)  # which of them is how many of the recent positions are copied
 GATE_LOW, GATE_HIGH, GATE_COUNTS = map(tl.constexpr, (col.GATE_LOW, col.GATE_HIGH, col.GATE_COUNTS))
 MARGIN = tl.constexpr(1e-12)  # above any error of rounding
 SHORT = tl.constexpr(4)  # tokens of an n-gram that are loaded at the same time
@@ -264,15 +265,9 @@ def opening_of(copied, counts, settings, n, settings_row):
 
 
 @triton.jit
-def sum_and_min(a, b, c, d):
-    """Return the sum of the first numbers of two pairs, and the smaller of the second ones."""
-    return a + c, tl.minimum(b, d)
-
-
-@triton.jit
-def sum_and_max(a, b, c, d):
-    """Return the sum of the first numbers of two pairs, and the larger of the second ones."""
-    return a + c, tl.maximum(b, d)
+def max_and_min(a, b, c, d):
+    """Return the larger of the first numbers of two pairs, and the smaller of the second ones."""
+    return tl.maximum(a, c), tl.minimum(b, d)
 
 
 @triton.jit
@@ -297,12 +292,15 @@ def first_loads(
         size, recent, _ = deciding(settings, n)
         reach = deciding_reach(settings, n, offset)
         usable = is_gated(settings, n) & (reach <= SPAN)
-        inside = (e < reach) & usable
-        index = (n - 1 - e) & (SPAN - 1)
         now = tokens_before(at, e, 0, 0, e < n)
-        before = tl.load(tokens + index, mask=inside, other=0)
-        flag = tl.load(flags + index, mask=(e < recent) & usable, other=0)
-        known = tl.load(about + e - 1, mask=(e <= KEPT_ABOUT) & usable, other=0)
+        before = tl.load(tokens + ((n - 1 - e) & (SPAN - 1)), mask=(e < reach) & usable, other=0)
+        far = e + SPAN // 2
+        far_now = tokens_before(at, e, 0, SPAN // 2, (far < reach) & usable)
+        far_before = tl.load(tokens + ((n - 1 - far) & (SPAN - 1)), mask=(far < reach) & usable, other=0)
+        known = tl.load(about + e - 1, mask=(e <= COPIED) & usable, other=0)
+        copied = tl.load(about + COPIED, mask=usable, other=0)
+        passed = (n - 1 - settings.gate_window) & (SPAN - 1)  # the position that is no longer recent
+        copied -= tl.load(flags + passed, mask=(n > settings.gate_window) & usable, other=0).to(tl.int32)
         here = (now,)
         want = (tokens_at(at, 0, n > 0),)
         there = ()
@@ -320,27 +318,18 @@ def first_loads(
             for s in tl.static_range(FIRST):
                 there = there + (tokens_before(at, offset + e, 0, s, (offset > 0) & (offset + e + s < n)),)
             run = 0
-        far_now = tl.zeros_like(now)
-        far_before = tl.zeros_like(before)
-        far_flag = tl.zeros_like(flag)
-        if usable & (reach > SPAN // 2):
-            far = e + SPAN // 2
-            far_index = (n - 1 - far) & (SPAN - 1)
-            far_now = tokens_at(at, far, far < reach)
-            far_before = tl.load(tokens + far_index, mask=far < reach, other=0)
-            far_flag = tl.load(flags + far_index, mask=far < recent, other=0)
         counts = tl.load(settings_row + GATE_COUNTS)
-        return (here, want, there, run, before, flag, known, far_now, far_before, far_flag, counts)
+        return (here, want, there, run, before, known, far_now, far_before, copied, counts)
 
 
 @triton.jit
-def differs(settings, n, e, size, offset, before, now, known, reach, usable):
-    """Return whether what a row has kept is of no use, as far as the place `e` can tell."""
+def differs(settings, n, e, size, before, now, known, far_now, far_before, reach, usable):
+    """Return whether what a row has kept is of no use, as far as the places `e` and `e + BLOCK` can tell."""
     about = tl.where(e == 1, n - 1, tl.where(e == 2, settings.window, tl.where(e == 3, size, settings.gate_window)))
     if VARIANT == 4:
-        about = tl.where(e == 5, settings.mode, tl.where(e == 6, settings.buffer, tl.where(e > 6, 0, about)))
-    changed = (before != now) & (e < reach)
-    return (changed | ((known != about) & (e <= KEPT_ABOUT))) & usable
+        about = tl.where(e == 5, settings.mode, tl.where(e == 6, settings.buffer, about))
+    changed = ((before != now) & (e < reach)) | (far_before != far_now)
+    return (changed | ((known != about) & (e <= (COPIED if VARIANT == 4 else 4)))) & usable
 
 
 @triton.jit
@@ -355,13 +344,14 @@ def same_ngram(at, n, e, size, want, here, inside):
 
 
 @triton.jit
-def keep_newest(at, n, kept, newest, SPAN: tl.constexpr):
-    """Store the newest token and whether its position is copied."""
+def keep_newest(at, n, kept, newest, copied, SPAN: tl.constexpr):
+    """Store the newest token, whether its position is copied, and how many of the recent ones are."""
     tokens, flags, about = kept
     index = (n - 1) & (SPAN - 1)
     tl.store(tokens + index, tokens_at(at, 0, n > 0).to(tokens.dtype.element_ty))
     tl.store(flags + index, newest.to(tl.int8))
     tl.store(about, n)
+    tl.store(about + COPIED, copied)
 
 
 @triton.jit
@@ -370,16 +360,13 @@ def later_bits(
     BUFFER_BLOCK: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
     """Return the bits of every candidate in a later step. The first tokens of the matches are compared with the gate's."""
-    here, want, there, _, before, flag, known, far_now, far_before, far_flag, counts = loaded
-    kind: tl.constexpr = tl.uint32 if SPAN <= 1024 else tl.uint64
-    width: tl.constexpr = 11 if SPAN <= 1024 else 20
+    here, want, there, _, before, known, far_now, far_before, copied, counts = loaded
     size, _, reach = deciding(settings, n)
     gated = is_gated(settings, n)
     usable = gated & (reach <= SPAN)
     equal = same_ngram(at, n, e, size, want, here, (e <= settings.window) & (e + size <= n) & usable)
-    changed = differs(settings, n, e, size, offset, before, here[0], known, reach, usable)
-    total = flag.to(kind) + far_flag.to(kind) + (equal.to(kind) << width)
-    total += (changed.to(kind) + (far_before != far_now).to(kind)) << 2 * width
+    changed = differs(settings, n, e, size, before, here[0], known, far_now, far_before, reach, usable)
+    found = tl.where(changed, 2, equal.to(tl.int32))
 
     limit = tl.minimum(recent - (offset + e), settings.buffer)
     shared = tl.minimum(recent, settings.buffer)
@@ -392,24 +379,23 @@ def later_bits(
     order = order_of(alive, valid, e)
     nearest = 0
     if VARIANT == 1:
-        total = tl.sum(total, 0)
+        found = tl.max(found, 0)
     else:
-        total, nearest = tl.reduce((total, order), 0, sum_and_min)
+        found, nearest = tl.reduce((found, order), 0, max_and_min)
 
     opening = tl.where(settings.gate_window > 0, 0.0, 1.0).to(tl.float32)
     if gated:
-        copied = -1
-        if usable & (total >> 2 * width == 0):
-            newest = (total >> width > 0).to(tl.int32)
-            copied = (total & ((1 << width) - 1)).to(tl.int32) + newest
-            keep_newest(at, n, kept, newest, SPAN)
-        if copied < 0:
+        if usable & (found < 2):
+            copied += found
+            keep_newest(at, n, kept, found, copied, SPAN)
+        else:
             tl.debug_barrier()  # every thread has read what was kept
             copied = count_copied(at, settings, n, e, None, kept, SPAN)
             keep_tokens(at, settings, n, kept, SPAN)
+            tl.store(kept[2] + COPIED, copied)
         opening = opening_of(copied, counts, settings, n, settings_row)
     bits = tl.zeros_like(e).to(tl.float32)
-    if (opening > 0) | (VARIANT == 3):
+    if opening > 0:
         if VARIANT == 1:
             nearest = tl.min(order, 0)
         match, best = rest_of_matches(
@@ -464,9 +450,7 @@ def later_bits_from_runs(
     A new token makes a run one longer or ends it. The matches follow from the runs, and so does whether the newest position
     is copied.
     """
-    here, want, there, run, before, flag, known, far_now, far_before, far_flag, counts = loaded
-    kind: tl.constexpr = tl.uint32 if SPAN <= 1024 else tl.uint64
-    width: tl.constexpr = 11 if SPAN <= 1024 else 20
+    here, want, there, run, before, known, far_now, far_before, copied, counts = loaded
     size, _, _ = deciding(settings, n)
     reach = deciding_reach(settings, n, offset)
     valid = is_extension(settings, e, candidate)
@@ -479,29 +463,26 @@ def later_bits_from_runs(
         limit = tl.minimum(recent - source, settings.buffer)
         equal = (tl.where(offset > 0, there[0], here[0]) == want[0]) & (source < n) & (e <= settings.window)
         run = tl.where(equal, tl.minimum(run + 1, settings.buffer + 1), 0)
-        match = tl.maximum(tl.minimum(run, limit), 0)
         copied_here = (run >= size) & (source <= settings.window)
         if offset > 0:
             near = (e <= tl.minimum(offset, settings.window)) & (e + size <= n)
             copied_here = copied_here | same_ngram(at, n, e, size, want, here, near)
-        changed = differs(settings, n, e, size, offset, before, here[0], known, reach, usable)
-        total = flag.to(kind) + far_flag.to(kind) + (copied_here.to(kind) << width)
-        total += (changed.to(kind) + (far_before != far_now).to(kind)) << 2 * width
-        total, best = tl.reduce((total, rank(match, e, valid)), 0, sum_and_max)
-        copied = -1
-        if usable & (total >> 2 * width == 0):
-            newest = (total >> width > 0).to(tl.int32)
-            copied = (total & ((1 << width) - 1)).to(tl.int32) + newest
-            keep_newest(at, n, kept, newest, SPAN)
+        changed = differs(settings, n, e, size, before, here[0], known, far_now, far_before, reach, usable)
+        found = tl.max(tl.where(changed, 2, copied_here.to(tl.int32)), 0)
+        if usable & (found < 2):
+            copied += found
+            keep_newest(at, n, kept, found, copied, SPAN)
             tl.store(kept[2] + KEPT_ABOUT + e - 1, run)
-        if copied < 0:
+        else:
             tl.debug_barrier()  # every thread has read what was kept
             copied = count_copied(at, settings, n, e, None, kept, SPAN)
             run = count_runs(at, settings, n, e, offset)
             keep_all(at, settings, n, e, offset, kept, reach, run, SPAN)
-            match = tl.maximum(tl.minimum(run, limit), 0)
-            best = tl.max(rank(match, e, valid), 0)
+            tl.store(kept[2] + COPIED, copied)
+        match = tl.maximum(tl.minimum(run, limit), 0)
         opening = opening_of(copied, counts, settings, n, settings_row)
+        if opening > 0:
+            best = tl.max(rank(match, e, valid), 0)
     elif settings.gate_window == 0:
         match, best = find_matches(at, settings, e, offset, recent, candidate, token, BUFFER_BLOCK)
     bits = tl.zeros_like(e).to(tl.float32)
