@@ -11,8 +11,8 @@ lowers the logits with atomic minima: the smallest value of each token remains, 
 without a sort. A long window is cut into chunks that many programs share; scratch memory carries the longest match and the
 original logits from `gather_kernel` to `write_kernel`. `store_kernel` is launched if an engine passes the newest tokens.
 
-With a gate, a row must know which of its last tokens are copied. The first call counts them all. If the context then grows
-by exactly one token, later calls look at this token only.
+With a gate, a row must know how many of its last tokens are copied. The first call counts them. The calls after it keep the
+number: if the context grows by exactly one token, they only look at the newest token and at the one that is no longer recent.
 
 An engine may know the newest tokens long before it has the logits. Then `find_kernel` finds the changes, on its own stream
 while the model runs, and `lower_kernel` lowers the logits. Only `lower_kernel` makes the step longer.
@@ -21,14 +21,13 @@ while the model runs, and `lower_kernel` lowers the logits. Only `lower_kernel` 
 from __future__ import annotations
 
 import math
-import os
 from typing import Any
 
 import torch
 
 from lz_penalty import _packing as col
 from lz_penalty.config import MAX_BUFFER, MAX_GATE_WINDOW, MAX_WINDOW
-from lz_penalty.kernels.triton import _gate, _kernels
+from lz_penalty.kernels.triton import _kept, _kernels
 from lz_penalty.kernels.triton._launch import LaunchAhead, direct_launch, may_start_early
 
 # Few distinct sizes: each is compiled once, and a server waits for that when a request brings a new size.
@@ -44,7 +43,6 @@ _RUN_BLOCK = 2048  # tokens of a run that are compared together
 _SCRATCH_BYTES = 256 * 2**20  # long windows of very many rows are done in groups that fit into this memory
 
 _NOTHING_KEPT = (None, None, None)  # instead of the arrays of `_Kept`
-_REGISTERS = int(os.environ.get("LZ_GATE_REGS", "64"))
 _COMPILED: dict[tuple, Any] = {}  # the kernels that `_Launch` has compiled
 
 
@@ -135,9 +133,12 @@ def options(warps, span=0):
 
     They forbid fused multiply-add, which rounds once where two operations round twice. The compiler would fuse in some
     kernels and not in others, and the logits of a request would depend on which of them ran.
+
+    Kernels that keep `span` tokens are limited to 64 registers per thread. With 16 warps the assembler would use as many
+    anyway, and spill some of them to memory; given the limit, it uses fewer and spills none.
     """
-    most = {"maxnreg": min(_REGISTERS, 65536 // (32 * warps))} if span and _REGISTERS else {}
-    return {"num_warps": warps, "enable_fp_fusion": False, **most}
+    registers = {"maxnreg": 64} if span else {}
+    return {"num_warps": warps, "enable_fp_fusion": False, **registers}
 
 
 class _Launch:
@@ -162,7 +163,8 @@ class _Launch:
             return
         compiled = _COMPILED.get(self._key)
         if compiled is None:  # always so under the interpreter
-            _COMPILED[self._key] = self._kernel[self._grid](*arguments, **self._constants, **options(self._warps, self._constants.get("SPAN", 0)))
+            chosen = self._constants | options(self._warps, self._constants.get("SPAN", 0))
+            _COMPILED[self._key] = self._kernel[self._grid](*arguments, **chosen)
             return
         # Pass addresses instead of tensors: Triton would ask the driver about each tensor.
         given = [one.data_ptr() if isinstance(one, torch.Tensor) else one for one in arguments]
@@ -174,10 +176,10 @@ class _Launch:
 
 
 class _Kept:
-    """Arrays in which the rows with a gate keep which of their last tokens are copied, from one step to the next."""
+    """Arrays that rows with a gate keep from one step to the next; see `_kept`. `kept_type` is the dtype of a token."""
 
     def __init__(self, logits, kept_type, constants):
-        self._type = kept_type if _gate.VARIANT.value else torch.int64  # of a token
+        self._type = kept_type
         self.span = 2 * constants["BLOCK"] if constants["GATE"] else 0
         self._arrays, self._rows = None, logits.shape[0]
 
@@ -185,8 +187,7 @@ class _Kept:
         if not self.span:
             return _NOTHING_KEPT
         if self._arrays is None:
-            about = _gate.KEPT_ABOUT.value + (self.span // 2 if _gate.VARIANT.value == 4 else 0)
-            sizes = ((self.span, self._type), (self.span, torch.int8), (about, torch.int32))
+            sizes = ((self.span, self._type), (self.span, torch.int8), (_kept.ABOUT.value, torch.int32))
             self._arrays = tuple(logits.new_zeros((self._rows, size), dtype=kind) for size, kind in sizes)
         return self._arrays
 
