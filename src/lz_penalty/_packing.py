@@ -35,9 +35,9 @@ class SettingsRow(NamedTuple):
     loop_window: int  # 0 without escalation
     exempt_begin: int  # where the row's exempt ids begin in `PackedConfig.exempt_ids`
     exempt_end: int
-    gate_window: int  # 0 without a gate; the next one and the two thresholds are then 0
+    gate_window: int  # 0 without a gate; the next two and the two thresholds are then 0
     gate_from: int
-    unused: int  # the thresholds begin at a multiple of 64 bits
+    gate_counts: int  # what the thresholds mean in copied positions of a full gate window; see `gate_counts`
     gate_low: float  # floats are in the table as their bits: the thresholds with 64 bits, so two columns each
     gate_high: float
     strength: float
@@ -51,7 +51,7 @@ class SettingsRow(NamedTuple):
 
 _LAYOUT = Struct("10i2d2f")
 COLUMNS = _LAYOUT.size // 4
-MODE, WINDOW, BUFFER, MIN_MATCH, LOOP_WINDOW, EXEMPT_BEGIN, EXEMPT_END, GATE_WINDOW, GATE_FROM = range(9)
+MODE, WINDOW, BUFFER, MIN_MATCH, LOOP_WINDOW, EXEMPT_BEGIN, EXEMPT_END, GATE_WINDOW, GATE_FROM, GATE_COUNTS = range(10)
 GATE_LOW, GATE_HIGH, STRENGTH, ESCALATION = 10, 12, 14, 15
 NONE, BEFORE_BUFFER, ADJACENT, SGLANG = range(4)  # values of MODE
 
@@ -183,6 +183,7 @@ def pack_configs(
             table[row, LOOP_WINDOW] = config.loop_window
         if config.gate_high is not None:
             table[row, GATE_WINDOW], table[row, GATE_FROM] = config.gate_window, config.effective_gate_from
+            table[row, GATE_COUNTS] = gate_counts(config.gate_low, config.gate_high, config.gate_window)
             doubles[row, GATE_LOW // 2], doubles[row, GATE_HIGH // 2] = config.gate_low, config.gate_high
         table[row, EXEMPT_BEGIN], table[row, EXEMPT_END] = exempt_range[ids]
         floats[row, STRENGTH] = config.strength
@@ -192,6 +193,24 @@ def pack_configs(
     never_empty = np.asarray(exempt_ids or [-1], dtype=np.int32)  # some kernels need an address
     packed = pack_table(table, never_empty, needs_starts=needs_starts)
     return packed if device is None else packed.to(device)
+
+
+@lru_cache(maxsize=256)
+def gate_counts(low: float, high: float, window: int) -> int:
+    """Return with how many copied positions a gate is still closed, and not yet wholly open: the second in the upper 16 bits.
+
+    This is for a full gate window. A kernel divides only if the number is above the first and not above the second.
+
+    >>> divmod(gate_counts(0.35, 0.5, 96), 2**16)
+    (47, 33)
+    """
+    closed = int(low * window) + 1
+    while closed / window > low:
+        closed -= 1
+    not_open = int(high * window) + 1
+    while not_open / window >= high:
+        not_open -= 1
+    return not_open << 16 | closed
 
 
 def pack_table(rows: np.ndarray, exempt_ids: Any, *, table: Any = None, needs_starts: bool = False) -> PackedConfig:

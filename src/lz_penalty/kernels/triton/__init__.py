@@ -11,8 +11,8 @@ lowers the logits with atomic minima: the smallest value of each token remains, 
 without a sort. A long window is cut into chunks that many programs share; scratch memory carries the longest match and the
 original logits from `gather_kernel` to `write_kernel`. `store_kernel` is launched if an engine passes the newest tokens.
 
-With a gate, a row must know which of its last tokens are copied. The first call counts them all. If the context then grows
-by exactly one token, later calls look at this token only.
+With a gate, a row must know how many of its last tokens are copied. The first call counts them. The calls after it keep the
+number: if the context grows by exactly one token, they only look at the newest token and at the one that is no longer recent.
 
 An engine may know the newest tokens long before it has the logits. Then `find_kernel` finds the changes, on its own stream
 while the model runs, and `lower_kernel` lowers the logits. Only `lower_kernel` makes the step longer.
@@ -27,7 +27,7 @@ import torch
 
 from lz_penalty import _packing as col
 from lz_penalty.config import MAX_BUFFER, MAX_GATE_WINDOW, MAX_WINDOW
-from lz_penalty.kernels.triton import _kernels
+from lz_penalty.kernels.triton import _kept, _kernels
 from lz_penalty.kernels.triton._launch import LaunchAhead, direct_launch, may_start_early
 
 # Few distinct sizes: each is compiled once, and a server waits for that when a request brings a new size.
@@ -76,11 +76,12 @@ def prepare(arrays, packed, vocab_size, *, ahead=False):
     }
     if window <= _FUSED_WINDOW:
         block = _at_least(window, _BLOCKS)
+        kept_type = token_ids.dtype if tail_ids is None else torch.int64
         warps = max(1, min(32, block // 32))  # one token per thread: a row costs latency, not work
         if ahead:
-            run = _TwoLaunches(logits, constants | {"BLOCK": block}, warps, kinds)
+            run = _TwoLaunches(logits, constants | {"BLOCK": block}, warps, kinds, kept_type)
         else:
-            run = _OneLaunch(logits, constants | {"BLOCK": block}, warps, kinds)
+            run = _OneLaunch(logits, constants | {"BLOCK": block}, warps, kinds, kept_type)
         store = None
     else:
         run = _LongWindows(logits, constants, -(-window // _CHUNK), kinds)
@@ -127,13 +128,17 @@ class _Prepared:
         return getattr(self._run, "launch_ahead", None) if torch.cuda.current_device() == self._index else None
 
 
-def options(warps):
+def options(warps, span=0):
     """Return the options with which every kernel is compiled.
 
     They forbid fused multiply-add, which rounds once where two operations round twice. The compiler would fuse in some
     kernels and not in others, and the logits of a request would depend on which of them ran.
+
+    Kernels that keep `span` tokens are limited to 64 registers per thread. With 16 warps the assembler would use as many
+    anyway, and spill some of them to memory; given the limit, it uses fewer and spills none.
     """
-    return {"num_warps": warps, "enable_fp_fusion": False}
+    registers = {"maxnreg": 64} if span else {}
+    return {"num_warps": warps, "enable_fp_fusion": False, **registers}
 
 
 class _Launch:
@@ -158,7 +163,8 @@ class _Launch:
             return
         compiled = _COMPILED.get(self._key)
         if compiled is None:  # always so under the interpreter
-            _COMPILED[self._key] = self._kernel[self._grid](*arguments, **self._constants, **options(self._warps))
+            chosen = self._constants | options(self._warps, self._constants.get("SPAN", 0))
+            _COMPILED[self._key] = self._kernel[self._grid](*arguments, **chosen)
             return
         # Pass addresses instead of tensors: Triton would ask the driver about each tensor.
         given = [one.data_ptr() if isinstance(one, torch.Tensor) else one for one in arguments]
@@ -170,9 +176,10 @@ class _Launch:
 
 
 class _Kept:
-    """Arrays in which the rows with a gate keep which of their last tokens are copied, from one step to the next."""
+    """Arrays that rows with a gate keep from one step to the next; see `_kept`. `kept_type` is the dtype of a token."""
 
-    def __init__(self, logits, constants):
+    def __init__(self, logits, kept_type, constants):
+        self._type = kept_type
         self.span = 2 * constants["BLOCK"] if constants["GATE"] else 0
         self._arrays, self._rows = None, logits.shape[0]
 
@@ -180,7 +187,7 @@ class _Kept:
         if not self.span:
             return _NOTHING_KEPT
         if self._arrays is None:
-            sizes = ((self.span, torch.int64), (self.span, torch.int8), (4, torch.int32))
+            sizes = ((self.span, self._type), (self.span, torch.int8), (_kept.ABOUT.value, torch.int32))
             self._arrays = tuple(logits.new_zeros((self._rows, size), dtype=kind) for size, kind in sizes)
         return self._arrays
 
@@ -188,9 +195,9 @@ class _Kept:
 class _OneLaunch:
     """The penalty of ordinary windows in one launch. The first call keeps nothing: it may be the only call."""
 
-    def __init__(self, logits, constants, warps, kinds):
+    def __init__(self, logits, constants, warps, kinds, kept_type=torch.int64):
         grid = (logits.shape[0], 1, 1)
-        self._kept = _Kept(logits, constants)
+        self._kept = _Kept(logits, kept_type, constants)
         self._first = _Launch(_kernels.row_kernel, grid, constants | {"SPAN": 0}, warps, kinds)
         self._later = self._first
         if self._kept.span:
@@ -212,10 +219,10 @@ class _TwoLaunches:
     kernel directly, later calls are one launch too: two launches are faster only if C can start the first one early.
     """
 
-    def __init__(self, logits, constants, warps, kinds):
+    def __init__(self, logits, constants, warps, kinds, kept_type=torch.int64):
         grid = (logits.shape[0], 1, 1)
         self._one = _Launch(_kernels.row_kernel, grid, constants | {"SPAN": 0}, warps, kinds)
-        self._kept = _Kept(logits, constants)
+        self._kept = _Kept(logits, kept_type, constants)
         found = {name: value for name, value in constants.items() if name != "LOWEST"} | {"SPAN": self._kept.span}
         self._find = _Launch(_kernels.find_kernel, grid, found, warps, kinds, patience=1)
         self._early = may_start_early(logits.device)

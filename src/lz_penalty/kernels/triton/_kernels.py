@@ -9,25 +9,16 @@ import functools
 import triton
 import triton.language as tl
 
-from lz_penalty.kernels.triton._gate import (
-    WORD,
-    count_bits,
-    count_copied,
-    either,
-    gate_opening,
-    is_gated,
-    row_bits,
-)
+from lz_penalty.kernels.triton._gate import WORD, count_bits, count_copied, either, gate_opening, is_gated
+from lz_penalty.kernels.triton._kept import first_loads, kept_of, row_bits
+from lz_penalty.kernels.triton._loop import find_loop, further_bits, loop_at_end
 from lz_penalty.kernels.triton._parts import (
     asks_for_nothing,
     await_kernel_before,
     codelength_bits,
     extent,
-    find_loop,
     find_matches,
-    further_bits,
     is_candidate,
-    loop_at_end,
     lower_logits,
     may_write,
     open_row,
@@ -73,12 +64,14 @@ def row_kernel(
     place = offset + e - 1
     candidate = is_candidate(place, recent, settings)
     token = tokens_at(at, place, candidate)
+    kept = kept_of(row, kept_tokens, kept_flags, kept_about, SPAN)
+    loaded = first_loads(at, settings, n, e, offset, kept, SPAN)
     keep = may_write(token, candidate, vocab_size, settings_row, exempt_ids, EXEMPT_STEPS)
     logits += row.to(tl.int64) * row_stride
     cell = logits + tl.where(keep, token, 0).to(tl.int64) * logit_stride
     original = tl.load(cell, mask=tl.where(keep, settings.min_match, 0) == 1, other=0.0)
     bits = row_bits(
-        at, settings, e, offset, n, recent, candidate, token, literal, settings_row, row, kept_tokens, kept_flags, kept_about,
+        at, settings, e, offset, n, recent, candidate, token, literal, settings_row, kept, loaded,
         GATE, BUFFER_BLOCK, SPAN,
     )  # fmt: skip
     if settings.min_match > 1:  # then only extensions have a value
@@ -130,9 +123,11 @@ def find_kernel(
     place = offset + e - 1
     candidate = is_candidate(place, recent, settings)
     token = tokens_at(at, place, candidate)
+    kept = kept_of(row, kept_tokens, kept_flags, kept_about, SPAN)
+    loaded = first_loads(at, settings, n, e, offset, kept, SPAN)
     keep = may_write(token, candidate, vocab_size, settings_row, exempt_ids, EXEMPT_STEPS)
     bits = row_bits(
-        at, settings, e, offset, n, recent, candidate, token, literal, settings_row, row, kept_tokens, kept_flags, kept_about,
+        at, settings, e, offset, n, recent, candidate, token, literal, settings_row, kept, loaded,
         GATE, BUFFER_BLOCK, SPAN,
     )  # fmt: skip
     if LOOP_BLOCK > 0:
@@ -228,7 +223,7 @@ def gather_kernel(
     e = 1 + chunk * BLOCK + tl.arange(0, BLOCK)
     if GATE:
         if is_gated(settings, n):
-            count_copied(at, settings, n, e, words + (group_row * chunks + chunk).to(tl.int64) * MOST_WORDS, (), 0)
+            count_copied(at, settings, n, e, words + (group_row * chunks + chunk).to(tl.int64) * MOST_WORDS, None, 0)
     place = offset + e - 1
     if offset + chunk * BLOCK >= recent:
         tl.store(ranks + group_row * chunks + chunk, 0)
@@ -238,7 +233,7 @@ def gather_kernel(
     keep = may_write(token, candidate, vocab_size, table, exempt_ids, 0)
     cell = logits + tl.where(keep, token, 0).to(tl.int64) * logit_stride
     original = tl.load(cell, mask=tl.where(keep, settings.min_match, 0) == 1, other=0.0)
-    match, best = find_matches(at, settings, e, offset, recent, candidate, token, BUFFER_BLOCK)
+    match, best = find_matches(at, settings, e, offset, recent, candidate, token, (), BUFFER_BLOCK)
     if settings.min_match > 1:  # then only extensions have a value
         original = tl.load(cell, mask=keep & (match + 1 >= settings.min_match), other=0.0)
     if chunk == 0:

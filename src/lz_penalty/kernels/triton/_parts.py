@@ -1,4 +1,4 @@
-"""The parts of the Triton kernels: where tokens are, what they cost, the loop at the end, and how a logit is lowered.
+"""The parts of the Triton kernels: where tokens are, what they cost, and how a logit is lowered.
 
 Tokens are addressed newest first: place 0 is the newest token of the context, drafts included. Names in these kernels:
 
@@ -24,7 +24,7 @@ from lz_penalty import _packing as col
 NONE, BEFORE_BUFFER, ADJACENT, SGLANG = map(tl.constexpr, (col.NONE, col.BEFORE_BUFFER, col.ADJACENT, col.SGLANG))
 MODE, WINDOW, BUFFER, MIN_MATCH = map(tl.constexpr, (col.MODE, col.WINDOW, col.BUFFER, col.MIN_MATCH))
 LOOP_WINDOW, STRENGTH, ESCALATION = map(tl.constexpr, (col.LOOP_WINDOW, col.STRENGTH, col.ESCALATION))
-GATE_WINDOW, GATE_FROM = tl.constexpr(col.GATE_WINDOW), tl.constexpr(col.GATE_FROM)
+GATE_WINDOW, GATE_FROM, GATE_COUNTS = map(tl.constexpr, (col.GATE_WINDOW, col.GATE_FROM, col.GATE_COUNTS))
 EXEMPT_BEGIN, EXEMPT_END = tl.constexpr(col.EXEMPT_BEGIN), tl.constexpr(col.EXEMPT_END)
 NEARNESS = tl.constexpr(2**17)  # above any distance; times the longest buffer it still fits 32 bits
 FAR = tl.constexpr(2**30)  # above any distance or period
@@ -32,7 +32,9 @@ FIRST = tl.constexpr(2)  # tokens that every match is compared by at first
 UNROLL = tl.constexpr(8)  # tokens that the matches which are left are compared by in each further round
 
 # The settings of a row as in `lz_penalty._packing.SettingsRow`, without its exempt ids and thresholds.
-Settings = namedtuple("Settings", "mode window buffer min_match loop_window gate_window gate_from strength escalation")
+Settings = namedtuple(
+    "Settings", "mode window buffer min_match loop_window gate_window gate_from gate_counts strength escalation"
+)
 
 
 # ---------------------------------------------------------------- where the tokens are
@@ -50,6 +52,7 @@ def read_settings(table, row, stride):
         tl.load(settings_row + LOOP_WINDOW),
         tl.load(settings_row + GATE_WINDOW),
         tl.load(settings_row + GATE_FROM),
+        tl.load(settings_row + GATE_COUNTS),
         tl.load(settings_row + STRENGTH).to(tl.float32, bitcast=True),
         tl.load(settings_row + ESCALATION).to(tl.float32, bitcast=True),
     )
@@ -134,19 +137,23 @@ def is_candidate(place, recent, settings):
 
 
 @triton.jit
-def find_matches(at, settings, e, offset, recent, candidate, token, BUFFER_BLOCK: tl.constexpr):
+def find_matches(at, settings, e, offset, recent, candidate, token, first, BUFFER_BLOCK: tl.constexpr):
     """Return each place's match, and the highest rank among them.
 
     In ordinary text, almost every match ends within the first few tokens. In a loop, the nearest place that is left has
     a full match. The others with the same token are then not measured but count as full: that changes nothing, because
     the nearer place has the smaller value for their token.
+
+    `first` has the tokens of `load_pairs` for the first `FIRST` tokens of each match, if they are loaded already.
     """
-    mode, buffer = settings.mode, settings.buffer
+    buffer = settings.buffer
     source = offset + e  # where the tokens before each place begin
     limit = tl.minimum(recent - source, buffer)
     shared = tl.minimum(recent, buffer)
-    alive, match = grow(at, source, limit, shared, limit > 0, tl.zeros_like(e), 0, FIRST)
-    valid = candidate & ((mode != BEFORE_BUFFER) | (e >= 2))
+    if len(first) == 0:
+        first = load_pairs(at, source, limit, shared, 0, FIRST)
+    alive, match = compare_pairs(first, limit, limit > 0, tl.zeros_like(e), 0, FIRST)
+    valid = candidate & ((settings.mode != BEFORE_BUFFER) | (e >= 2))
     nearest = tl.min(tl.where(alive & valid, e, tl.where(alive, FAR - 1, FAR)), 0)
     k = FIRST
     going = (nearest < FAR) & (k < buffer)
@@ -157,15 +164,16 @@ def find_matches(at, settings, e, offset, recent, candidate, token, BUFFER_BLOCK
             alive = alive & valid & (same == 0)
             going = tl.max(alive.to(tl.int32), 0) > 0
     while going:
-        alive, match = grow(at, source, limit, shared, alive, match, k, UNROLL)
+        pairs = load_pairs(at, source, limit, shared, k, UNROLL)
+        alive, match = compare_pairs(pairs, limit, alive, match, k, UNROLL)
         k += UNROLL
         going = (k < buffer) & (tl.max(alive.to(tl.int32), 0) > 0)
     return match, tl.max(rank(match, e, valid), 0)
 
 
 @triton.jit
-def grow(at, source, limit, shared, alive, match, k, STEPS: tl.constexpr):
-    """Compare `STEPS` more tokens of each match that still grows, from the `k`-th on.
+def load_pairs(at, source, limit, shared, k, STEPS: tl.constexpr):
+    """Load `STEPS` tokens of each match, from the `k`-th on, and the newest tokens that they are compared with.
 
     All loads come first, so that the device does them at the same time.
     """
@@ -174,6 +182,13 @@ def grow(at, source, limit, shared, alive, match, k, STEPS: tl.constexpr):
     for u in tl.static_range(STEPS):
         here = here + (tokens_before(at, source, k, u, k + u < limit),)
         want = want + (tokens_at(at, k + u, k + u < shared),)
+    return here, want
+
+
+@triton.jit
+def compare_pairs(pairs, limit, alive, match, k, STEPS: tl.constexpr):
+    """Return which matches still grow, and how long they are, after `STEPS` more tokens from the `k`-th on."""
+    here, want = pairs
     for u in tl.static_range(STEPS):
         alive = alive & (k + u < limit) & (here[u] == want[u])
         match += alive.to(tl.int32)
@@ -247,95 +262,11 @@ def codelength_bits(at, settings, e, offset, candidate, token, match, best, lite
 
 
 @triton.jit
-def candidate_bits(at, settings, e, offset, recent, candidate, token, literal, BUFFER_BLOCK: tl.constexpr):
-    """Return the bits of every candidate, without a gate."""
-    match, best = find_matches(at, settings, e, offset, recent, candidate, token, BUFFER_BLOCK)
+def candidate_bits(at, settings, e, offset, recent, candidate, token, literal, first, BUFFER_BLOCK: tl.constexpr):
+    """Return the bits of every candidate, without a gate. `first`: see `find_matches`."""
+    match, best = find_matches(at, settings, e, offset, recent, candidate, token, first, BUFFER_BLOCK)
     best = with_match_before(best, at, settings, offset, recent, BUFFER_BLOCK)
     return codelength_bits(at, settings, e, offset, candidate, token, match, best, literal)
-
-
-# ---------------------------------------------------------------- the loop at the end
-
-
-@triton.jit
-def run_length(at, period, n, BLOCK: tl.constexpr):
-    """Return how many of the newest tokens equal the token `period` before them."""
-    run = 0
-    going = True
-    while going:
-        i = tl.arange(0, BLOCK)
-        inside = run + i + period < n
-        equal = inside & (tokens_at(at, run + i, inside) == tokens_at(at, run + i + period, inside))
-        step = tl.min(tl.where(equal, BLOCK, i), 0)
-        run += step
-        going = step == BLOCK
-    return run
-
-
-@triton.jit
-def sift(at, p, valid, alive, n):
-    """Drop periods that do not repeat the newest tokens, or not all samples of the two copies before."""
-    for k in range(1, 16):
-        equal = tokens_at(at, p + k, valid & (p + k < n)) == tokens_at(at, k, k < n)
-        alive = alive & (equal | (k >= 2 * p))
-    for sample in range(1, 8 + 1):
-        i = (2 * p * sample) // 8 - 1
-        inside = valid & (i >= 0)
-        alive = alive & ((tokens_at(at, i, inside) == tokens_at(at, i + p, inside)) | (i < 0))
-    return alive
-
-
-@triton.jit
-def find_loop(at, n, BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr):
-    """Return the period and run of the loop with the most copies at the end, or 0 and 0, as `loops.trailing_loop` does.
-
-    Periods that repeat the newest two tokens are measured one by one, in ascending order. A run that counts rules out
-    every period up to its own length. After the first run that does not count, the other periods are sifted.
-    """
-    best_period = 0
-    best_run = 0
-    first = 1
-    while first <= n // 3:
-        p = first + tl.arange(0, BLOCK)
-        first += BLOCK
-        valid = p <= n // 3
-        alive = valid & (tokens_at(at, p, valid) == tokens_at(at, 0, n > 0))
-        alive = alive & (tokens_at(at, p + 1, valid) == tokens_at(at, 1, n > 1))
-        period = tl.min(tl.where(alive, p, FAR), 0)
-        sifted = False
-        while period < FAR:
-            run = run_length(at, period, n, RUN_BLOCK)
-            above = period
-            if run >= 2 * period:
-                above = run
-                if (best_period == 0) | (tl.cast(run, tl.int64) * best_period > tl.cast(best_run, tl.int64) * period):
-                    best_period = period
-                    best_run = run
-                first = tl.maximum(first, run + 1)
-            elif not sifted:
-                alive = sift(at, p, valid, alive, n)
-                sifted = True
-            alive = alive & (p > above)
-            period = tl.min(tl.where(alive, p, FAR), 0)
-    return best_period, best_run
-
-
-@triton.jit
-def further_bits(period, run, escalation, literal):
-    """Return the bits that escalation adds to the token that would continue a loop."""
-    return escalation * (literal + 1) * (run.to(tl.float32) / period.to(tl.float32) - 1)
-
-
-@triton.jit
-def loop_at_end(at, settings, e, n, token, literal, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr):
-    """Return the token that would continue the loop at the end, once per place, and its further bits; -1 and 0 if none."""
-    loop_token = tl.zeros_like(token) - 1
-    further = tl.full([], 0.0, tl.float32)
-    period, run = find_loop(at, tl.minimum(n, settings.loop_window), LOOP_BLOCK, RUN_BLOCK)
-    if period > 0:
-        further = further_bits(period, run, settings.escalation, literal)
-        loop_token = tokens_at(at, e * 0 + period - 1, e > 0)
-    return loop_token, further
 
 
 # ---------------------------------------------------------------- lowering logits

@@ -1,0 +1,87 @@
+"""The loop at the end of a context in the Triton kernels. Names: see `_parts`."""
+
+import triton
+import triton.language as tl
+
+from lz_penalty.kernels.triton._parts import FAR, tokens_at
+
+
+@triton.jit
+def run_length(at, period, n, BLOCK: tl.constexpr):
+    """Return how many of the newest tokens equal the token `period` before them."""
+    run = 0
+    going = True
+    while going:
+        i = tl.arange(0, BLOCK)
+        inside = run + i + period < n
+        equal = inside & (tokens_at(at, run + i, inside) == tokens_at(at, run + i + period, inside))
+        step = tl.min(tl.where(equal, BLOCK, i), 0)
+        run += step
+        going = step == BLOCK
+    return run
+
+
+@triton.jit
+def sift(at, p, valid, alive, n):
+    """Drop periods that do not repeat the newest tokens, or not all samples of the two copies before."""
+    for k in range(1, 16):
+        equal = tokens_at(at, p + k, valid & (p + k < n)) == tokens_at(at, k, k < n)
+        alive = alive & (equal | (k >= 2 * p))
+    for sample in range(1, 8 + 1):
+        i = (2 * p * sample) // 8 - 1
+        inside = valid & (i >= 0)
+        alive = alive & ((tokens_at(at, i, inside) == tokens_at(at, i + p, inside)) | (i < 0))
+    return alive
+
+
+@triton.jit
+def find_loop(at, n, BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr):
+    """Return the period and run of the loop with the most copies at the end, or 0 and 0, as `loops.trailing_loop` does.
+
+    Periods that repeat the newest two tokens are measured one by one, in ascending order. A run that counts rules out
+    every period up to its own length. After the first run that does not count, the other periods are sifted.
+    """
+    best_period = 0
+    best_run = 0
+    first = 1
+    while first <= n // 3:
+        p = first + tl.arange(0, BLOCK)
+        first += BLOCK
+        valid = p <= n // 3
+        alive = valid & (tokens_at(at, p, valid) == tokens_at(at, 0, n > 0))
+        alive = alive & (tokens_at(at, p + 1, valid) == tokens_at(at, 1, n > 1))
+        period = tl.min(tl.where(alive, p, FAR), 0)
+        sifted = False
+        while period < FAR:
+            run = run_length(at, period, n, RUN_BLOCK)
+            above = period
+            if run >= 2 * period:
+                above = run
+                if (best_period == 0) | (tl.cast(run, tl.int64) * best_period > tl.cast(best_run, tl.int64) * period):
+                    best_period = period
+                    best_run = run
+                first = tl.maximum(first, run + 1)
+            elif not sifted:
+                alive = sift(at, p, valid, alive, n)
+                sifted = True
+            alive = alive & (p > above)
+            period = tl.min(tl.where(alive, p, FAR), 0)
+    return best_period, best_run
+
+
+@triton.jit
+def further_bits(period, run, escalation, literal):
+    """Return the bits that escalation adds to the token that would continue a loop."""
+    return escalation * (literal + 1) * (run.to(tl.float32) / period.to(tl.float32) - 1)
+
+
+@triton.jit
+def loop_at_end(at, settings, e, n, token, literal, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr):
+    """Return the token that would continue the loop at the end, once per place, and its further bits; -1 and 0 if none."""
+    loop_token = tl.zeros_like(token) - 1
+    further = tl.full([], 0.0, tl.float32)
+    period, run = find_loop(at, tl.minimum(n, settings.loop_window), LOOP_BLOCK, RUN_BLOCK)
+    if period > 0:
+        further = further_bits(period, run, settings.escalation, literal)
+        loop_token = tokens_at(at, e * 0 + period - 1, e > 0)
+    return loop_token, further
