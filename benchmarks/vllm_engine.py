@@ -147,7 +147,9 @@ class Bench:
         run = {"step_ms": statistics.median(steps), "steps": len(steps)}
         if table is not None:
             watched = table[first_watched : int(table[0, 0]) + 1]
-            run["stages_us"] = dict(zip(STAGES, (np.median(watched[:, 1:], axis=0) / 1e3).round(1).tolist(), strict=True))
+            run["stages_us"] = dict(
+                zip(STAGES, (np.median(watched[:, 1:], axis=0) / 1e3).round(1).tolist(), strict=True)
+            )
         if contender in OURS:
             begin_ns, host_ns, changed, left_out = self._notes[first : int(self._notes[0, 0]) + 1].T
             run["host_us"] = float(np.median(host_ns[settled((changed == 0) & (left_out == 0))])) / 1e3
