@@ -116,6 +116,7 @@ class Simulation:
         self.configs: dict[str, LZPenaltyConfig | None] = {}
         self.partly_open = 0  # gates, in rows that were checked
         self.mixed = 0  # steps that have rows with and without a gate
+        self.late = 0  # steps whose newest tokens were on the device only
         self.sampled: dict[str, int] = {}
         self.count = 0
 
@@ -151,7 +152,7 @@ class Simulation:
         self.truth[name] = []
         fields = config.to_request() if config else rng.choice((None, {}))
         # vLLM's own penalty needs all lists.
-        presence = 0.5 if not self.waits and rng.random() < 0.05 else 0.0
+        presence = 0.5 if not self.waits and rng.random() < 0.02 else 0.0
         params = SamplingParams(extra_args=fields, temperature=0, presence_penalty=presence)
         prompt = [abs(token) % self.vocab for token in sequence(rng, rng.randint(1, self.longest_prompt), 30)]
         return CachedRequestState(
@@ -183,6 +184,7 @@ class Simulation:
 
     def _penalised(self, before):
         logits = before.to(DEVICE, copy=True)
+        self.late += self.processor.device_tokens.sampled is not None
         with nothing_waits():
             logits = self.processor.apply(logits)
         return logits.cpu()

@@ -14,6 +14,7 @@ from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
 from lz_penalty.engines.vllm import _late_repair as late_repair
 from lz_penalty.engines.vllm import _staging as staging
 from lz_penalty.engines.vllm import _v1 as batch_state
+from lz_penalty.engines.vllm._no_wait import DeviceTokens
 from lz_penalty.engines.vllm._startup import special_tokens_of
 from tests.engines.vllm import batches
 from tests.engines.vllm.batches import REACH, VOCAB, Simulation, engine_config
@@ -43,6 +44,7 @@ def test_random_batches(vllm_config, monkeypatch, seed, asynchronous, waits, com
         simulation.step()
     assert simulation.partly_open > 20
     assert simulation.mixed > 20
+    assert simulation.late > 40 or waits
 
 
 @pytest.mark.parametrize("compiled", [True, False], ids=["C", "Python"])
@@ -63,6 +65,29 @@ def test_nothing_waits_for_tokens_that_nobody_needs(vllm_config, monkeypatch, co
         calm += not waits and simulation.batch.no_penalties and len(simulation.running) > 1
     assert waited > 20
     assert calm > 100
+
+
+@pytest.mark.parametrize("wrong", ["rows that have moved are not found", "placeholders are not replaced"])
+def test_wrong_tokens_would_be_noticed(vllm_config, monkeypatch, wrong):
+    batch_changed = DeviceTokens._batch_changed
+
+    def not_moved(self, batch):
+        repair = batch_changed(self, batch)
+        repair.sources[:] = self._in_place
+        return repair
+
+    if wrong == "rows that have moved are not found":
+        monkeypatch.setattr(DeviceTokens, "_batch_changed", not_moved)
+    else:
+        monkeypatch.setattr(late_repair.LateRepair, "repair", late_repair.LateRepair.forget)
+
+    def run():
+        simulation = Simulation(vllm_config, 0, asynchronous=True, waits=False)
+        for _ in range(150):
+            simulation.step()
+
+    with pytest.raises(AssertionError):  # the lists are wrong, or the logits
+        run()
 
 
 def test_histories_that_are_too_short_for_a_gate_would_be_noticed(vllm_config, monkeypatch):
