@@ -42,10 +42,28 @@ def engine_config() -> Any:
 
 
 class Arrival:
-    """The event after which tokens are on the host, and the tokens. Before that, the host sees other numbers."""
+    """The event after which tokens are on the host, and the tokens. Before that, the host sees other numbers.
 
-    def __init__(self, tokens: list[list[int]]) -> None:
+    Args:
+        tokens: of each row.
+        late: whether a CUDA device must not have the tokens before the host launches the next step.
+
+    Attributes:
+        on_device: the tokens on the device.
+        cuda_event: with CUDA, the handle of an event after `on_device` is there.
+    """
+
+    def __init__(self, tokens: list[list[int]], late: bool) -> None:
         self._tokens = torch.tensor(tokens, dtype=torch.int32)
+        if DEVICE.type == "cuda":
+            if late:
+                torch.cuda._sleep(50_000_000)
+            self.on_device = self._tokens.pin_memory().to(DEVICE, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
+            self.cuda_event = self._event.cuda_event
+        else:
+            self.on_device = self._tokens
         self.on_host = torch.full_like(self._tokens, 10**9)
         self.has_come = False
         self.waits = 0
@@ -183,8 +201,9 @@ class Simulation:
             del self.truth[name][keep:], self.running[name].output_token_ids[keep:]
 
     def _penalised(self, before):
-        logits = before.to(DEVICE, copy=True)
-        self.late += self.processor.device_tokens.sampled is not None
+        # A copy from memory that is not pinned would wait until the device has the newest tokens.
+        logits = before.pin_memory().to(DEVICE, non_blocking=True) if DEVICE.type == "cuda" else before.clone()
+        self.late += not self.waits and self.processor.device_tokens.sampled is not None
         with nothing_waits():
             logits = self.processor.apply(logits)
         return logits.cpu()
@@ -225,11 +244,9 @@ class Simulation:
                 self.running[name].output_token_ids.append(-1 if self.asynchronous else token)
         if self.asynchronous:
             self.batch.prev_req_id_to_index = before
-            arrival = Arrival(tokens)
+            arrival = Arrival(tokens, late=not self.waits and self.rng.random() < 0.5)
             self.arrivals = [*self.arrivals[-1:], arrival]
-            # Pinned, or the copy would be one that waits.
-            sampled = torch.tensor(tokens, dtype=torch.int32, pin_memory=DEVICE.type == "cuda")
-            self.batch.prev_sampled_token_ids = sampled.to(DEVICE, non_blocking=True)
+            self.batch.prev_sampled_token_ids = arrival.on_device
             self.batch.set_async_sampled_token_ids(arrival.on_host, arrival)
 
     def _token(self, output):

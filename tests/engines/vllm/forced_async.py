@@ -91,25 +91,25 @@ def force() -> None:
     GPUModelRunner.sample_tokens = shown
 
 
-def some_request(rng, kinds):
+def some_request(rng, kinds, changes):
     from vllm import SamplingParams
 
-    params = SamplingParams(
-        **KINDS[rng.choice(kinds)],
-        temperature=rng.choice([0, 1.0]),
-        max_tokens=rng.randint(3, 60),
-        ignore_eos=rng.random() < 0.5,
-        min_tokens=rng.choice([0, 2]),
-    )
-    return {"prompt_token_ids": [rng.randrange(20, 900) for _ in range(rng.randint(3, 110))]}, params
+    fields = KINDS[rng.choice(kinds)] | {
+        "temperature": rng.choice([0, 1.0]),
+        "max_tokens": rng.randint(3, 60),
+        "ignore_eos": rng.random() < 0.5,
+        "min_tokens": rng.choice([0, 2]),
+    }
+    prompt = [rng.randrange(20, 900) for _ in range(rng.randint(3, 110))]
+    return {"prompt_token_ids": prompt}, SamplingParams(**fields | changes)
 
 
-def run(engine, seed, kinds, count):
-    """Run random requests; return the tokens of those that were not aborted."""
+def run(engine, seed, kinds, count, **changes):
+    """Run random requests, with these changes to their sampling parameters; return the tokens of those not aborted."""
     rng, number, outputs = random.Random(seed), 0, {}
     while number < count or engine.has_unfinished_requests():
         while number < count and rng.random() < 0.3:
-            engine.add_request(str(number), *some_request(rng, kinds))
+            engine.add_request(str(number), *some_request(rng, kinds, changes))
             number += 1
         if number and rng.random() < 0.02:
             engine.abort_request([str(rng.randrange(number))])
