@@ -103,7 +103,7 @@ def test_layout_comments_and_docstrings_do_not_matter():
 
 
 class Ours:
-    """Stands in for our processor."""
+    """A processor that counts as ours."""
 
     def __init__(self, is_used=True):
         self.device_tokens = DeviceTokens(is_used)

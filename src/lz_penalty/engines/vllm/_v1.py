@@ -10,6 +10,10 @@ One decoding step, from the class that vLLM loads to the kernel:
     If requests come, go or move, vLLM first calls LZPenaltyLogitsProcessor.update_state(batch_update)     _processor.py
       -> V1State.update            gives slots to new requests; the op must be prepared again              here
 
+    vLLM calls InputBatch.update_async_output_token_ids(), which is wrapped
+      -> DeviceTokens.before_sampling   tells where the newest tokens are: in vLLM's lists, or on the device only. In the
+                                        second case, the lists end with -1, and nothing waits for the tokens   _no_wait.py
+
     vLLM calls LZPenaltyLogitsProcessor.apply(logits)                                                      _processor.py
       -> V1State.apply(logits)     does the step in C or in Python                                         here
 
@@ -23,11 +27,14 @@ One decoding step, from the class that vLLM loads to the kernel:
         _after_penalty                  with a policy: undo the penalty of rows in shadow mode, and force tokens
         _let_c_launch                   without a policy: let C do the next steps, if it can
 
-    A step in C: lz_take_and_launch(logits, stream)                                       _c_step.py, native/vllm_step.c
-        writes the newest token of each of vLLM's output lists into the fields
-        launches `find_kernel` on a side stream: while the model still runs, it stores the tokens in the histories and finds
-            which logits are to be lowered
-        launches `lower_kernel` after the model: it lowers them
+    A step in C: lz_take_and_launch(logits, stream, sampled, arrived)                     _c_step.py, native/vllm_step.c
+        writes the newest token of each of vLLM's output lists into the fields, or its row among the tokens on the device
+        if the device is through with the previous step, and the host did not wait for that: it is ahead of the host
+            launches `row_kernel` after the model: one launch takes the host less time than two
+        else
+            launches `find_kernel` on a side stream: while the model still runs, it stores the tokens in the histories and
+                finds which logits are to be lowered. If the tokens are on the device, it waits for them there
+            launches `lower_kernel` after the model: it lowers them
 
 If a request has a policy, Python launches the kernels for the whole batch. After a change of the batch, these kernels are
 launched on a GPU:
@@ -35,8 +42,8 @@ launched on a GPU:
     no request is penalised    every step         nothing
     no request has a policy    step 1             Python   `row_kernel`
                                step 2             Python   `find_kernel` and `lower_kernel`
-                               step 3 and later   C        `find_kernel` and `lower_kernel`. If an output has gained no token
-                                                           or several, Python does this step
+                               step 3 and later   C        `find_kernel` and `lower_kernel`, or `row_kernel`. If an output
+                                                           has gained no token or several, Python does this step
     some request has a policy  every step         Python   `row_kernel`
     no C compiler, or memory cannot be pinned
                                every step         Python   `row_kernel`
