@@ -21,7 +21,7 @@ from lz_penalty.engines.vllm._startup import special_tokens_of
 from tests.engines.vllm.forced_async import run
 from tests.support.requests_and_truth import check_row
 
-CYCLES = 10_000_000  # five milliseconds
+CYCLES = 40_000_000  # twenty milliseconds
 COUNTS = dict.fromkeys(("steps", "late", "ahead", "in C", "waits"), 0)
 
 

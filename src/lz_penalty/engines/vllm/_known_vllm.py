@@ -12,8 +12,6 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
-from vllm.v1.worker.gpu_input_batch import InputBatch
-
 __all__ = ["fingerprint", "first_unknown"]
 
 _IN_BATCH = {  # methods of InputBatch
@@ -35,7 +33,8 @@ def first_unknown(original: Callable[..., Any]) -> str | None:
     Args:
         original: `InputBatch.update_async_output_token_ids`, before it was wrapped.
     """
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner  # has long been imported in a worker
+    from vllm.v1.worker.gpu_input_batch import InputBatch
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     if hasattr(original, "__wrapped__"):  # somebody else has wrapped it
         return f"InputBatch.{original.__name__}"

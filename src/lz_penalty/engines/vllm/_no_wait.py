@@ -34,7 +34,6 @@ from vllm.v1.sample.logits_processor.builtin import (
     MinPLogitsProcessor,
     MinTokensLogitsProcessor,
 )
-from vllm.v1.worker.gpu_input_batch import InputBatch
 
 from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.vllm._known_vllm import first_unknown
@@ -147,6 +146,8 @@ def _vllm_needs_lists(batch: Any) -> bool:
 
 def device_tokens(vllm_config: Any) -> DeviceTokens:
     """Return a processor's `DeviceTokens`. Where the tokens can be left on the device, wrap vLLM's method."""
+    from vllm.v1.worker.gpu_input_batch import InputBatch  # only in a worker: the API server imports this module too
+
     if server_settings().wait_for_tokens or not _has_two_steps_under_way(vllm_config):
         return DeviceTokens(is_used=False)
     found = InputBatch.update_async_output_token_ids
