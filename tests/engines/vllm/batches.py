@@ -244,7 +244,7 @@ class Simulation:
                 self.running[name].output_token_ids.append(-1 if self.asynchronous else token)
         if self.asynchronous:
             self.batch.prev_req_id_to_index = before
-            arrival = Arrival(tokens, late=not self.waits and self.rng.random() < 0.5)
+            arrival = Arrival(tokens, late=not self.waits and self.count % 2 == 0)
             self.arrivals = [*self.arrivals[-1:], arrival]
             self.batch.prev_sampled_token_ids = arrival.on_device
             self.batch.set_async_sampled_token_ids(arrival.on_host, arrival)
