@@ -89,6 +89,7 @@ def prepare_lz_penalty(
     tail_ids: Any = None,
     tail_lengths: Any = None,
     newest_ids: Any = None,
+    sampled_ids: Any = None,
     *,
     config: LZPenaltyConfig | PackedConfig | Sequence[LZPenaltyConfig | None] | None,
     vocab_size: int | None = None,
@@ -106,7 +107,7 @@ def prepare_lz_penalty(
             arrays that the two launches share.
 
     Returns:
-        A function of the eight arrays in this order, the last ones optional, that penalises and returns the logits. The
+        A function of these arrays in this order, the last ones optional, that penalises and returns the logits. The
         arrays may be others than these, of the same shapes, strides, dtypes and devices; the function does not check that.
         With Triton and a gate, call it on one stream only, also without `ahead`: it remembers from call to call which tokens
         are copies, and looks for new ones only. The results do not depend on this.
@@ -118,15 +119,42 @@ def prepare_lz_penalty(
     [[0.0, -2.0, 0.0, 0.0]]
     """
     given = (logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, newest_ids)
-    return _prepared(given, config, vocab_size, backend, ahead)
+    if sampled_ids is None:
+        return _prepared(given, config, vocab_size, backend, ahead)
+    return _prepared_with_sampled(given, sampled_ids, config, vocab_size, backend, ahead)
 
 
 def _prepared(given: tuple[Any, ...], config: Any, vocab_size: Any, backend: str, ahead: bool = False) -> Step:
     """Check the arguments and return the step of the backend. If no row has a penalty, return a step that does nothing."""
     chosen, packed, vocab_size = _checked(given, config, vocab_size, backend)
-    if given[0].shape[0] == 0 or not (packed.max_window or packed.max_loop_window):
+    if _asks_for_nothing(given, packed):
         return lambda logits, *_: logits
     return chosen.prepare(given, packed, vocab_size, ahead=ahead)
+
+
+def _asks_for_nothing(given: tuple[Any, ...], packed: PackedConfig) -> bool:
+    return given[0].shape[0] == 0 or not (packed.max_window or packed.max_loop_window)
+
+
+def _prepared_with_sampled(
+    given: tuple[Any, ...], sampled_ids: Any, config: Any, vocab_size: Any, backend: str, ahead: bool
+) -> Step:
+    """Return a step that looks the newest tokens up in `sampled_ids`: in its kernels, or before it calls them."""
+    _check_sampled(sampled_ids, given)
+    *others, newest_ids = given
+    if (choose_backend(given[0]) if backend == "auto" else backend) == "triton":
+        chosen, packed, vocab_size = _checked(given, config, vocab_size, backend)
+        if not _asks_for_nothing(given, packed):
+            return chosen.prepare((*given, sampled_ids), packed, vocab_size, ahead=ahead)
+        return lambda logits, *_: logits
+    step: Any = _prepared((*others, _looked_up(newest_ids, sampled_ids)), config, vocab_size, backend, ahead)
+    return lambda *given: step(*given[:-2], _looked_up(*given[-2:]))
+
+
+def _looked_up(newest_ids: Any, sampled_ids: Any) -> Any:
+    """Return the newest tokens, with `sampled_ids[i]` for every -2 - i."""
+    place = -2 - newest_ids
+    return sampled_ids.view(-1)[place.clamp(min=0)].where(place >= 0, newest_ids)
 
 
 def marginal_codelengths(
@@ -276,6 +304,19 @@ def _check_vector(name: str, array: Any, rows: int, like: Any, backend: str) -> 
         _check_same_place(name, array, like)
     if array.ndim != 1 or array.shape[0] != rows or dtype_of(array) not in _INTEGERS:
         raise LZPenaltyError(f"{name} is {_describe(array)}: must be of shape [{rows}], of {', '.join(_INTEGERS)}.")
+
+
+def _check_sampled(sampled: Any, given: tuple[Any, ...]) -> None:
+    logits, newest_ids = given[0], given[7]
+    _check_same_place("sampled_ids", sampled, logits)
+    if sampled.ndim not in (1, 2) or sampled.shape[0] == 0 or sampled.shape[1:] not in ((), (1,)):
+        raise LZPenaltyError(f"sampled_ids is {_describe(sampled)}: must be of shape [n] or [n, 1], with n at least 1.")
+    if dtype_of(sampled) not in _INTEGERS:
+        raise LZPenaltyError(f"sampled_ids is {_describe(sampled)}: must be of {', '.join(_INTEGERS)}.")
+    if isinstance(sampled, np.ndarray) or not sampled.is_contiguous():
+        raise LZPenaltyError(f"sampled_ids is {_describe(sampled)}: must be a contiguous torch tensor.")
+    if newest_ids is None:
+        raise LZPenaltyError("sampled_ids was given without newest_ids: these say which token belongs to which row.")
 
 
 def _check_newest(lengths: list[int], row_to_slot: Any, newest: list[int]) -> None:

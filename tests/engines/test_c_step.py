@@ -88,10 +88,26 @@ def test_references_are_left_alone(batch):
     assert sys.getrefcount(token) == before + len(batch[0])
 
 
+def test_tokens_that_only_the_device_has(batch):
+    """Their rows are written, counted back from -2. Two placeholders at the end of a list are an error."""
+    take = _c_step.newest_reader(*batch).take
+    lists, _, _, _, buffers, turn = batch
+    for one, token in zip(lists, (-1, 5, -1), strict=True):
+        one.append(token)
+    assert take(False) == -1
+    assert take(True) == 1
+    assert buffers[1, NEWEST].tolist() == [5, -1, -2 - 2, -1, -2 - 4]
+    for one in lists:
+        one.append(-1)
+    assert take(True) == -1
+    assert turn.tolist() == [1, 1]
+
+
 @pytest.mark.parametrize(
     ("refused", "early"), [(None, False), (None, True), (0, True), (1, True), (2, True), (3, True)]
 )
-def test_the_kernels_are_launched_with_the_fields_that_follow(batch, refused, early):
+@pytest.mark.parametrize("tokens", ["on the host", "have arrived", "on the device"])
+def test_the_kernels_are_launched_with_the_fields_that_follow(batch, tokens, refused, early):
     """Functions of the test take the place of the driver's. They record their arguments, and refuse one call."""
     calls = []
     address, number = ctypes.c_void_p, ctypes.c_uint
@@ -118,7 +134,9 @@ def test_the_kernels_are_launched_with_the_fields_that_follow(batch, refused, ea
         attributes = [config.attributes[at][0:3:2] for at in range(config.count)]
         return *given, *config.sizes, config.stream, attributes
 
+    not_yet = ctypes.CFUNCTYPE(ctypes.c_int, address)(lambda event: 600 * (tokens == "on the device"))
     driver = SimpleNamespace(
+        cuEventQuery=not_yet,
         cuLaunchKernelEx=noting("launch", ctypes.POINTER(Config), *[address] * 3, read=read_launch),
         cuStreamWaitEvent=noting("wait", address, address, number),
         cuEventRecord=noting("record", address, address),
@@ -131,30 +149,25 @@ def test_the_kernels_are_launched_with_the_fields_that_follow(batch, refused, ea
             values=values,
             function=function,
             parameters=ctypes.addressof(addresses),
-            address_of=lambda name: addresses[names.index(name)],
+            address_of=lambda name: addresses[names.index(name)] if name in names else None,
             grid=(5, 1, 1),
             threads=512,
             shared=1024,
         )
 
     reader = _c_step.newest_reader(*batch)
-    find, lower = kernel(77, "table", "row_to_slot", "lengths", "newest_ids"), kernel(78, "places", "logits")
-    launch = reader.launching(SimpleNamespace(driver=driver, side=88, found=6, find=find, lower=lower, early=early))
+    fields = ("row_to_slot", "lengths", "newest_ids")
+    find, lower = kernel(77, "table", *fields, "sampled_ids"), kernel(78, "places", "logits")
+    whole = kernel(79, "logits", "table", *fields, "sampled_ids")
+    launches = SimpleNamespace(driver=driver, side=88, found=6, find=find, lower=lower, whole=whole, early=early)
+    launch = reader.launching(launches)
+    given = (2**40, 99, 0, 0) if tokens == "on the host" else (2**40, 99, 2**41, 7)
     lists, rows, seen, _, buffers, turn = batch
-    assert launch(2**40, 99) == 0  # no new token: nothing is launched
+    assert launch(*given) == 0  # no new token: nothing is launched
     assert not calls
     for one in lists:
-        one.append(6)
+        one.append(6 if tokens == "on the host" else -1)
     before = seen[rows].tolist()
-    if refused:  # the first kernel is under way
-        with pytest.raises(RuntimeError, match="refused the second launch"):
-            launch(2**40, 99)
-    else:
-        assert launch(2**40, 99) == (refused is None)
-    if refused is None:
-        assert (seen[rows].tolist(), turn.tolist()) == ([len(one) for one in lists], [1, 1])
-    else:
-        assert (seen[rows].tolist(), turn.tolist()) == (before, [0, 0])
     sizes = (5, 1, 1, 512, 1, 1, 1024)
     attributes = [[6, 1]] if early else []  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     want = [
@@ -163,19 +176,40 @@ def test_the_kernels_are_launched_with_the_fields_that_follow(batch, refused, ea
         ("wait", 99, 6, 0),
         ("launch", 78, lower.parameters, None, *sizes, 99, attributes),
     ]
+    if tokens == "on the device":
+        want.insert(0, ("wait", 88, 7, 0))
+    if tokens == "have arrived":
+        want = [("launch", 79, whole.parameters, None, *sizes, 99, [])]
+    refused = refused if refused is not None and refused < len(want) else None
+    too_late = refused is not None and refused > want.index(next(one for one in want if one[0] == "launch"))
+    if too_late:  # the first kernel is under way
+        with pytest.raises(RuntimeError, match="refused the second launch"):
+            launch(*given)
+    else:
+        assert launch(*given) == (refused is None)
+    if refused is None:
+        assert (seen[rows].tolist(), turn.tolist()) == ([len(one) for one in lists], [1, 1])
+    else:
+        assert (seen[rows].tolist(), turn.tolist()) == (before, [0, 0])
     assert calls == want[: len(want) if refused is None else refused + 1]
     begin = buffers[1].ctypes.data
-    assert list(find.values) == [11, *(begin + field * buffers.shape[2] * 4 for field in (SLOT, LENGTH, NEWEST))]
-    assert list(lower.values) == [11, 2**40]
-    assert buffers[1, NEWEST].tolist() == [6, -1, 6, -1, 6]
+    addresses = [begin + field * buffers.shape[2] * 4 for field in (SLOT, LENGTH, NEWEST)]
+    if tokens == "have arrived":
+        assert list(whole.values) == [2**40, 12, *addresses, given[2]]
+    elif ("launch", 77) in [one[:2] for one in calls]:
+        assert list(find.values) == [11, *addresses, given[2]]
+    if ("launch", 78) in [one[:2] for one in calls]:
+        assert list(lower.values) == [11, 2**40]
+    new = [6, 6, 6] if tokens == "on the host" else [-2, -4, -6]
+    assert buffers[1, NEWEST].tolist() == [new[0], -1, new[1], -1, new[2]]
 
 
 def test_without_a_compiler_it_says_so_once(batch, monkeypatch, caplog):
     monkeypatch.setenv("CC", "no-such-compiler")
-    _c_step._functions.cache_clear()
+    _c_step.functions.cache_clear()
     try:
         assert _c_step.newest_reader(*batch) is None
         assert _c_step.newest_reader(*batch) is None
         assert caplog.text.count("no-such-compiler") == 1
     finally:
-        _c_step._functions.cache_clear()
+        _c_step.functions.cache_clear()

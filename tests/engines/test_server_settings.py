@@ -85,6 +85,7 @@ def test_caps_on_the_buffer_and_on_exempt_ids():
         {"default": {"lz_preset": "guarded", "lz_buffer_size": 600}},
         {"penalise_special_tokens": 1},
         {"count_loops": "yes"},
+        {"wait_for_tokens": "auto"},
         {"cap": 3},
         {"x" * 100_000: 3},
         {"default": {"x" * 100_000: 3}},
@@ -158,6 +159,8 @@ def test_the_prompt_counts_in_all_sections_or_in_none():
 
 
 def test_what_only_vllm_knows_is_refused_elsewhere():
-    assert ServerSettings().without_stop_token() == ServerSettings()
+    assert ServerSettings().without_vllm_settings() == ServerSettings()
     with pytest.raises(LZPenaltyError, match="stop_token_id = 7: only vLLM supports it"):
-        ServerSettings(stop_token_id=7).without_stop_token()
+        ServerSettings(stop_token_id=7).without_vllm_settings()
+    with pytest.raises(LZPenaltyError, match="wait_for_tokens = True: only vLLM supports it"):
+        ServerSettings(wait_for_tokens=True).without_vllm_settings()

@@ -50,15 +50,16 @@ def _vllm() -> Callable[[random.Random, int], Trial]:
 
     def make(rng: random.Random, _: int) -> Trial:
         asynchronous, compiled, slack = rng.random() < 0.5, rng.random() < 0.7, rng.choice((1, 3, 20))
+        waits = rng.random() < 0.5
         sizes = {"vocab": rng.choice((31, 40)), "prompt": rng.choice((1, 10, 60)), "rows": rng.randint(1, 4)}
         seed, steps = rng.getrandbits(32), rng.randint(SHORTEST, LONGEST)
 
         def simulation() -> Simulation:
             request_settings.SLACK = slack
             batch_state.newest_reader = newest_reader if compiled else _always(None)
-            return Simulation(config, seed, asynchronous, special=special, **sizes)
+            return Simulation(config, seed, asynchronous, special=special, waits=waits, **sizes)
 
-        about = f"asynchronous {asynchronous}, read in C {compiled}, slack {slack}, {sizes}"
+        about = f"asynchronous {asynchronous}, waits {waits}, read in C {compiled}, slack {slack}, {sizes}"
         return _trial(simulation, steps, about)
 
     return make

@@ -46,8 +46,11 @@ def launched(monkeypatch):
             self.calls += 1
             self.arguments = arguments
             if self.calls == self.patience:
-                self.refused = self.name in refused
-                self.direct = None if self.refused else self.name
+                self.make_direct(arguments)
+
+        def make_direct(self, arguments):
+            self.refused = self.name in refused
+            self.direct = None if self.refused else self.name
 
     monkeypatch.setattr(triton_cuda, "_Launch", Launch)
     monkeypatch.setattr(triton_cuda, "LaunchAhead", lambda *given: given)
@@ -63,7 +66,8 @@ def test_one_launch_first_then_two(launched, monkeypatch, early):
     assert ahead.launch_ahead is None
     ahead(ARGUMENTS)
     assert launched.log == ["row_kernel", *TWO]
-    find, lower, (found_tokens, changes), launched_early = ahead.launch_ahead
+    find, lower, whole, (found_tokens, changes), launched_early = ahead.launch_ahead
+    assert whole == "row_kernel"
     assert [one.early for one in (ahead._one, ahead._find, ahead._lower)] == [None, None, early]
     assert launched_early == early
     assert [find, lower] == TWO
@@ -77,7 +81,7 @@ def test_one_launch_first_then_two(launched, monkeypatch, early):
     assert ahead.launch_ahead is ahead.launch_ahead
 
 
-@pytest.mark.parametrize("name", TWO)
+@pytest.mark.parametrize("name", [*TWO, "row_kernel"])
 def test_where_triton_must_launch_it_stays_one(launched, name):
     launched.refused.add(name)
     ahead = triton_cuda._TwoLaunches(LOGITS, CONSTANTS, 1, ())

@@ -1,7 +1,9 @@
 """What only a GPU can show: no host sync, CUDA graphs, streams, the largest sizes. Needs a CUDA device."""
 
+import ctypes
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -179,13 +181,140 @@ def test_steps_in_one_call_of_c(late):
             penalise(*given)
         else:
             launch = launch or reader.launching(penalise.ahead)
-            taken.append(launch(logits.data_ptr(), penalise.ahead.stream()))
+            taken.append(launch(logits.data_ptr(), penalise.ahead.stream(), 0, 0))
         torch.cuda.current_stream().synchronize()
     for step, (before, after) in enumerate(made):
         want = on_cpu(before.float(), told[:, : first + step + 1], configs)
         torch.testing.assert_close(after.cpu(), want, rtol=1e-6, atol=1e-5)
     assert taken == [1] * steps
     assert torch.equal(kept[:, : first + steps].cpu(), told.int())
+
+
+class CountingDriver:
+    """The CUDA driver, which also notes the names of the calls. C calls it, so its functions have C's types."""
+
+    NAMES = ("cuLaunchKernelEx", "cuStreamWaitEvent", "cuEventRecord", "cuEventQuery")
+
+    def __init__(self, driver):
+        self.calls, address = [], ctypes.c_void_p
+        kinds = ([address] * 4, [address, address, ctypes.c_uint], [address] * 2, [address])
+        for name, arguments in zip(self.NAMES, kinds, strict=True):
+            setattr(self, name, self._noting(name, getattr(driver, name), arguments))
+
+    def _noting(self, name, function, arguments):
+        def note(*given):
+            self.calls.append(name)
+            return function(*(kind(one) for kind, one in zip(arguments, given, strict=True)))
+
+        return ctypes.CFUNCTYPE(ctypes.c_int, *arguments)(note)
+
+
+def steps_with_tokens_on_the_device(config, arrived, event_of, steps=60):
+    """Do steps as vLLM does when the host is ahead of the device. The host learns no token before the end.
+
+    Args:
+        config: of all rows.
+        arrived: whether all tokens of the previous step have arrived when a step is launched.
+        event_of: returns from the list of all steps' events the one that C gets.
+
+    Returns:
+        The largest difference from the logits of the CPU backend, the calls of the driver, and whether the histories are right.
+    """
+    rows, first, copies = 6, 700, torch.cuda.Stream()
+    told = histories(rows, first + steps + 1)
+    packed = pack_configs([config, replace(config, strength=1.0), None] * 2, "cuda")
+    kept = torch.zeros((rows, 1000), dtype=torch.int32, device="cuda")
+    kept[:, :first] = told[:, :first].cuda()
+    memory = torch.zeros((steps + 1, FIELDS, rows), dtype=torch.int32).pin_memory()
+    memory[:, SLOT], memory[:, LENGTH] = torch.arange(rows, dtype=torch.int32), first
+    outputs, made, events = [[] for _ in range(rows)], [], []
+    reader = newest_reader(
+        outputs, np.arange(rows, dtype=np.int32), np.zeros(rows, np.int32), 1000, memory.numpy(), np.zeros(2, np.int32)
+    )
+    truth = told[:, first:].T.contiguous().int().cuda()  # by step
+    sampled = torch.full((steps + 1, rows, 1), 7, dtype=torch.int32, device="cuda")  # wrong tokens
+    on_host = torch.zeros((steps + 1, rows, 1), dtype=torch.int32).pin_memory()
+    befores = torch.randn(steps, rows, VOCAB, device="cuda")
+    torch.cuda.synchronize()
+
+    def sample(step):
+        """Let the device know the token of this step, late, and copy it to the host."""
+        torch.cuda._sleep(20_000_000)  # ten milliseconds
+        sampled[step, :, 0].copy_(truth[step])
+        copies.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(copies):
+            on_host[step].copy_(sampled[step], non_blocking=True)
+            events.append(torch.cuda.Event(blocking=True))
+            events[-1].record()
+
+    sample(0)
+    launch = driver = None
+    for step in range(steps):
+        for output in outputs:
+            if output:
+                output[-1] = 1  # any token: only the newest is read
+            output.append(-1)
+        logits = befores[step].clone()
+        if arrived:
+            events[-1].synchronize()
+        fields = memory[step + 1]
+        given = (logits, kept, fields[LENGTH], None, fields[SLOT], None, None, fields[NEWEST], sampled[step])
+        if step == 0:
+            penalise = prepare_lz_penalty(*given, config=packed, ahead=True)
+        if step < 3:
+            assert reader.take(True) == 1
+            penalise(*given)
+            torch.cuda.synchronize()  # Triton may compile
+        else:
+            if launch is None:
+                ahead = penalise.ahead
+                driver = CountingDriver(ahead.driver)
+                names = ("find", "lower", "whole", "early", "side", "found")
+                launch = reader.launching(
+                    SimpleNamespace(driver=driver, **{name: getattr(ahead, name) for name in names})
+                )
+            handle = event_of(events).cuda_event
+            assert launch(logits.data_ptr(), ahead.stream(), sampled[step].data_ptr(), handle) == 1
+        made.append(logits)
+        sample(step + 1)
+    torch.cuda.synchronize()
+    differences = []
+    for step, after in enumerate(made):
+        want = befores[step].cpu()
+        for row, one in enumerate([config, replace(config, strength=1.0), None] * 2):
+            if one is not None:
+                want[row] = on_cpu(want[row : row + 1], told[row : row + 1, : first + step + 1], one)[0]
+        differences.append((after.cpu() - want).abs().max().item())
+    return max(differences), driver.calls, torch.equal(kept[:, : first + steps].cpu(), told[:, :-1].int())
+
+
+WAITED_FOR = ["cuEventQuery", "cuStreamWaitEvent", "cuLaunchKernelEx", "cuEventRecord", "cuStreamWaitEvent"]
+
+
+@pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[2], UNGATED], ids=["paper", "guarded", "ungated"])
+def test_tokens_that_only_the_device_has(config):
+    """The host is several steps ahead of the device."""
+    difference, calls, are_stored = steps_with_tokens_on_the_device(config, False, lambda events: events[-1])
+    assert difference < 1e-4
+    assert are_stored
+    assert calls == [*WAITED_FOR, "cuLaunchKernelEx"] * 57
+
+
+@pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[2], UNGATED], ids=["paper", "guarded", "ungated"])
+def test_one_launch_if_the_device_is_waiting(config):
+    difference, calls, are_stored = steps_with_tokens_on_the_device(config, True, lambda events: events[-1])
+    assert difference < 1e-4
+    assert are_stored
+    assert calls == ["cuEventQuery", "cuLaunchKernelEx"] * 57
+
+
+def test_without_the_right_event_the_token_is_read_too_early():
+    """The event of the step before the previous one has not happened either, but it comes before the token."""
+    difference, calls, are_stored = steps_with_tokens_on_the_device(CONFIGS[0], False, lambda events: events[-2])
+    in_first_step = 2  # where that event has happened
+    assert calls[in_first_step : in_first_step + len(WAITED_FOR)] == WAITED_FOR
+    assert difference > 0.01
+    assert not are_stored
 
 
 def test_prepared_steps_are_launched_by_the_driver(monkeypatch):

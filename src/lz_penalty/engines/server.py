@@ -41,6 +41,7 @@ class ServerSettings:
         count_loops: count the loops in penalised outputs; takes about a microsecond per token.
         stop_token_id: vLLM only: a token that the model never generates. If vLLM has no better way, a request that the
             ladder stops ends with this token, which is then its stop reason.
+        wait_for_tokens: vLLM only: let the V1 runner wait for the newest tokens at each step, as with any other processor.
     """
 
     default: Asked = None
@@ -52,6 +53,7 @@ class ServerSettings:
     penalise_special_tokens: bool = False
     count_loops: bool = False
     stop_token_id: int | None = None
+    wait_for_tokens: bool = False
 
     def __post_init__(self) -> None:
         """Check every field, and the default against the caps."""
@@ -62,6 +64,7 @@ class ServerSettings:
         integer(0, MAX_TOKEN_IDS)("max_exempt_token_ids", self.max_exempt_token_ids)
         boolean("penalise_special_tokens", self.penalise_special_tokens)
         boolean("count_loops", self.count_loops)
+        boolean("wait_for_tokens", self.wait_for_tokens)
         integer(0, MAX_TOKEN_ID, optional=True)("stop_token_id", self.stop_token_id)
         self._check(self.default)
 
@@ -123,12 +126,13 @@ class ServerSettings:
         """
         return replace(self, default=_default(given))
 
-    def without_stop_token(self) -> ServerSettings:
-        """Return these settings; raise if they contain `stop_token_id`. Engines other than vLLM call this at start-up."""
-        if self.stop_token_id is not None:
-            raise LZPenaltyError(
-                f"{VARIABLE}: stop_token_id = {self.stop_token_id}: only vLLM supports it. Leave it out."
-            )
+    def without_vllm_settings(self) -> ServerSettings:
+        """Return these settings; raise if they contain one that only vLLM knows. Other engines call this at start-up."""
+        for name, unset in (("stop_token_id", None), ("wait_for_tokens", False)):
+            if getattr(self, name) != unset:
+                raise LZPenaltyError(
+                    f"{VARIABLE}: {name} = {getattr(self, name)}: only vLLM supports it. Leave it out."
+                )
         return self
 
     def without_policies(self, source: str = VARIABLE) -> ServerSettings:

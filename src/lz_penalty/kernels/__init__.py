@@ -45,7 +45,8 @@ class Backend(Protocol):
         """Return a step for arrays like these.
 
         Args:
-            arrays: the eight arrays of `Step`, in that order, `None` where one is not used. There is at least one row.
+            arrays: the eight arrays of `Step`, in that order, `None` where one is not used. There is at least one row. Only
+                Triton may get a ninth: the `sampled_ids` of `lz_penalty.prepare_lz_penalty`, which its step then takes too.
             packed: the settings. An engine may write others into the table between two steps, so a step reads it anew.
             vocab_size: the alphabet, at most as wide as the logits.
             ahead: as in `lz_penalty.prepare_lz_penalty`; a backend without a use for it ignores it.

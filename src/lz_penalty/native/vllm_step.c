@@ -1,6 +1,9 @@
 /* A step of vLLM's V1 runner: read the newest token of every output list of the batch, and launch the kernels that penalise.
  * A step in which nothing else changes is one call. engines/vllm/_c_step.py calls these functions.
  *
+ * A list may end with -1, a placeholder for a token that is on the device only. The kernels then read the token there, and
+ * `lz_repair` replaces the placeholder a step later. engines/vllm/_late_repair.py calls it.
+ *
  * The caller holds the interpreter's lock (ctypes.PyDLL). The functions of CPython used here are part of its stable ABI, so
  * its headers are not needed. */
 #include <stddef.h>
@@ -10,7 +13,9 @@
 typedef struct _object PyObject;
 ptrdiff_t PyList_Size(PyObject *);
 PyObject *PyList_GetItem(PyObject *, ptrdiff_t); /* borrowed */
+int PyList_SetItem(PyObject *, ptrdiff_t, PyObject *); /* takes the reference */
 long PyLong_AsLong(PyObject *);
+PyObject *PyLong_FromLong(long);
 void PyErr_SetString(PyObject *, const char *);
 extern PyObject *PyExc_RuntimeError;
 
@@ -32,8 +37,11 @@ static size_t following(const struct lz_batch *batch) { return (batch->turn[0] +
 
 /* If every list has one new item and every history has room for it, write the fields of the following buffer, with that item
  * and with the length plus one, and return 1. Otherwise return 0, or -1 if an item is negative or no integer. Then that buffer
- * may be half written, and nothing else has changed. */
-static int write_fields(const struct lz_batch *batch) {
+ * may be half written, and nothing else has changed.
+ *
+ * If `sampled` is 1, the tokens of the previous step are on the device in the order of the rows. A new item of -1 then gives
+ * -2 - row, with which the kernels find the token. The item before it must not be a placeholder too. */
+static int write_fields(const struct lz_batch *batch, int sampled) {
     const int32_t *rows = batch->rows, *before = fields_in(batch, batch->turn[0]);
     int32_t *after = fields_in(batch, following(batch));
     size_t count = batch->count, width = batch->width;
@@ -43,8 +51,12 @@ static int write_fields(const struct lz_batch *batch) {
             return 0;
     memcpy(after, before, FIELDS * width * sizeof *after);
     for (size_t i = 0; i < count; i++) {
-        long token = PyLong_AsLong(PyList_GetItem(batch->lists[i], batch->seen[rows[i]]));
-        if (token < 0 || token > INT32_MAX) return -1;
+        int32_t at = batch->seen[rows[i]];
+        long token = PyLong_AsLong(PyList_GetItem(batch->lists[i], at));
+        if (token == -1 && sampled && (at == 0 || PyLong_AsLong(PyList_GetItem(batch->lists[i], at - 1)) >= 0))
+            token = -2 - rows[i];
+        else if (token < 0 || token > INT32_MAX)
+            return -1;
         after[NEWEST * width + rows[i]] = (int32_t)token;
         after[LENGTH * width + rows[i]]++;
     }
@@ -58,10 +70,41 @@ static void move_on(const struct lz_batch *batch) {
 }
 
 /* Write the following buffer as `write_fields` does. If that returns 1, it becomes the current buffer. */
-int lz_take_newest(const struct lz_batch *batch) {
-    int written = write_fields(batch);
+int lz_take_newest(const struct lz_batch *batch, int sampled) {
+    int written = write_fields(batch, sampled);
     if (written == 1) move_on(batch);
     return written;
+}
+
+/* Placeholders that `lz_note` has found, for `lz_repair`. */
+struct lz_repairs {
+    PyObject *const *lists; /* [count], of all rows of vLLM's batch */
+    const int32_t *sources; /* [count], the row of each list in the previous step; -1: it was not there, or got no token */
+    int32_t *places;        /* [count], the index of the placeholder in each list; -1: there is none */
+    int32_t *noted;         /* [count], `sources` at that time */
+    size_t count;
+};
+
+/* Note the placeholder at the end of each list. */
+void lz_note(const struct lz_repairs *repairs) {
+    for (size_t i = 0; i < repairs->count; i++) {
+        ptrdiff_t last = PyList_Size(repairs->lists[i]) - 1;
+        int32_t source = repairs->sources[i];
+        int found = source >= 0 && last >= 0 && PyLong_AsLong(PyList_GetItem(repairs->lists[i], last)) == -1;
+        repairs->places[i] = found ? (int32_t)last : -1;
+        repairs->noted[i] = source;
+    }
+}
+
+/* Replace each noted placeholder that is still there by its token. `ids` are the tokens by row. */
+void lz_repair(const struct lz_repairs *repairs, const int32_t *ids) {
+    for (size_t i = 0; i < repairs->count; i++) {
+        PyObject *list = repairs->lists[i];
+        ptrdiff_t place = repairs->places[i];
+        if (place >= 0 && place < PyList_Size(list) && PyLong_AsLong(PyList_GetItem(list, place)) == -1)
+            PyList_SetItem(list, place, PyLong_FromLong(ids[repairs->noted[i]]));
+        repairs->places[i] = -1;
+    }
 }
 
 /* CUlaunchAttribute and CUlaunchConfig. */
@@ -85,25 +128,33 @@ enum { CU_PROGRAMMATIC_STREAM_SERIALIZATION = 6 };
 typedef int cu_launch_kernel_ex(const struct cu_config *, void *function, void **parameters, void **extra);
 typedef int cu_stream_wait_event(void *stream, void *event, unsigned flags);
 typedef int cu_event_record(void *event, void *stream);
+typedef int cu_event_query(void *event);
 
 struct lz_kernel {
     void *function;
     void **parameters; /* where the values are */
     unsigned grid[3], threads, shared;
     unsigned early; /* 1: it may start before the previous kernel on the stream has ended, and waits for that itself */
+    uint64_t *logits, *sampled, *fields[FIELDS]; /* where the addresses of these arrays are; NULL: it has no such parameter */
 };
 
 struct lz_launch {
     cu_launch_kernel_ex *launch;
     cu_stream_wait_event *wait;
     cu_event_record *record;
+    cu_event_query *query;
     void *side, *found; /* a stream and an event */
-    struct lz_kernel find, lower;
-    uint64_t *logits;         /* where `lower` has its parameter for the address of the logits */
-    uint64_t *fields[FIELDS]; /* where `find` has its parameters for the addresses of the fields */
+    struct lz_kernel find, lower, whole;
 };
 
-static int launched(const struct lz_launch *how, const struct lz_kernel *kernel, void *stream) {
+/* The addresses of the arrays of one step. */
+struct addresses {
+    uint64_t logits, sampled;
+    const int32_t *fields;
+    size_t width;
+};
+
+static int launched(const struct lz_launch *how, const struct lz_kernel *kernel, const struct addresses *to, void *stream) {
     const struct cu_attribute early = {.id = CU_PROGRAMMATIC_STREAM_SERIALIZATION, .value.flag = 1};
     const struct cu_config config = {
         .grid = {kernel->grid[0], kernel->grid[1], kernel->grid[2]},
@@ -113,25 +164,36 @@ static int launched(const struct lz_launch *how, const struct lz_kernel *kernel,
         .attributes = &early,
         .count = kernel->early,
     };
+    if (kernel->logits) *kernel->logits = to->logits;
+    if (kernel->sampled) *kernel->sampled = to->sampled;
+    for (int field = 0; field < FIELDS; field++)
+        if (kernel->fields[field]) *kernel->fields[field] = (uint64_t)(uintptr_t)(to->fields + field * to->width);
     return !how->launch(&config, kernel->function, kernel->parameters, NULL);
 }
 
 /* Take the newest tokens as `lz_take_newest` does, and launch the kernels with these fields. Return 0 also if the driver
- * refuses the first launch. That launch goes to the side stream and waits for nothing: all launches of the step before have
- * ended, or there would be no new tokens. A refusal of the second launch is an error: the first one reads the fields, so
- * they must not be written again. */
-int lz_take_and_launch(const struct lz_batch *batch, const struct lz_launch *how, uint64_t logits, void *stream) {
-    int written = write_fields(batch);
+ * refuses the first call. A refusal of a later call is an error: the first launch reads the fields, so they must not be
+ * written again.
+ *
+ * sampled  NULL: the host has the newest tokens. All launches of the previous step have ended then, and `find` waits for
+ *          nothing. Else the address of the tokens on the device.
+ * arrived  an event after all launches of the previous step, unless `sampled` is NULL. If it has happened, one launch does
+ *          the whole step. Else `find` waits for it. */
+int lz_take_and_launch(const struct lz_batch *batch, const struct lz_launch *how, uint64_t logits, void *stream,
+                       uint64_t sampled, void *arrived) {
+    int written = write_fields(batch, sampled != 0);
     if (written != 1) return written;
-    int32_t *fields = fields_in(batch, following(batch));
-    *how->logits = logits;
-    for (int field = 0; field < FIELDS; field++)
-        *how->fields[field] = (uint64_t)(uintptr_t)(fields + field * batch->width);
-    if (!launched(how, &how->find, how->side)) return 0;
-    if (how->record(how->found, how->side) || how->wait(stream, how->found, 0) || !launched(how, &how->lower, stream)) {
-        PyErr_SetString(PyExc_RuntimeError, "the CUDA driver refused the second launch of the LZ penalty: after an earlier "
-                                            "CUDA error, or because the stream is being captured, which it must not be.");
-        return -1;
+    const struct addresses to = {logits, sampled, fields_in(batch, following(batch)), batch->width};
+    if (sampled && !how->query(arrived)) {
+        if (!launched(how, &how->whole, &to, stream)) return 0;
+    } else {
+        if (sampled && how->wait(how->side, arrived, 0)) return 0;
+        if (!launched(how, &how->find, &to, how->side)) return 0;
+        if (how->record(how->found, how->side) || how->wait(stream, how->found, 0) || !launched(how, &how->lower, &to, stream)) {
+            PyErr_SetString(PyExc_RuntimeError, "the CUDA driver refused the second launch of the LZ penalty: after an earlier "
+                                                "CUDA error, or because the stream is being captured, which it must not be.");
+            return -1;
+        }
     }
     move_on(batch);
     return 1;

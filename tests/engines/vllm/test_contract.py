@@ -11,8 +11,10 @@ from lz_penalty import LZPenaltyError
 from lz_penalty.engines import _device as device
 from lz_penalty.engines import _requests as settings_module
 from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
+from lz_penalty.engines.vllm import _late_repair as late_repair
 from lz_penalty.engines.vllm import _staging as staging
 from lz_penalty.engines.vllm import _v1 as batch_state
+from lz_penalty.engines.vllm._no_wait import DeviceTokens
 from lz_penalty.engines.vllm._startup import special_tokens_of
 from tests.engines.vllm import batches
 from tests.engines.vllm.batches import REACH, VOCAB, Simulation, engine_config
@@ -24,19 +26,68 @@ def vllm_config():
     return engine_config()
 
 
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
+@pytest.mark.parametrize(
+    ("asynchronous", "waits"),
+    [(False, True), (True, True), (True, False)],
+    ids=["synchronous", "asynchronous", "without waiting"],
+)
 @pytest.mark.parametrize("compiled", [True, False], ids=["C", "Python"])
 @pytest.mark.parametrize("seed", range(4))
-def test_random_batches(vllm_config, monkeypatch, seed, asynchronous, compiled):
+def test_random_batches(vllm_config, monkeypatch, seed, asynchronous, waits, compiled):
     if not compiled:
         monkeypatch.setattr(batch_state, "newest_reader", lambda *given: None)
+        monkeypatch.setattr(late_repair, "functions", lambda: None)
     monkeypatch.setattr(settings_module, "SLACK", 3)  # so that histories outgrow their slots
     monkeypatch.setattr(settings_module.SettingsReader, "longest_reach", REACH)
-    simulation = Simulation(vllm_config, seed, asynchronous)
+    simulation = Simulation(vllm_config, seed, asynchronous, waits=waits)
     for _ in range(150):
         simulation.step()
     assert simulation.partly_open > 20
     assert simulation.mixed > 20
+    assert simulation.late > 40 or waits
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["C", "Python"])
+def test_nothing_waits_for_tokens_that_nobody_needs(vllm_config, monkeypatch, compiled):
+    """Only vLLM's own penalties need them here: no history outgrows its slot, and no token is taken back."""
+    if not compiled:
+        monkeypatch.setattr(late_repair, "functions", lambda: None)
+    monkeypatch.setattr(Simulation, "_take_back", lambda self: None)
+    simulation = Simulation(vllm_config, 0, asynchronous=True, waits=False)
+    waited, calm = 0, 0
+    for _ in range(300):
+        previous = simulation.arrivals[-1:]
+        before = [arrival.waits for arrival in previous]
+        simulation.step()
+        waits = [arrival.waits for arrival in previous] != before
+        assert not waits or not simulation.batch.no_penalties
+        waited += waits
+        calm += not waits and simulation.batch.no_penalties and len(simulation.running) > 1
+    assert waited > 20
+    assert calm > 100
+
+
+@pytest.mark.parametrize("wrong", ["rows that have moved are not found", "placeholders are not replaced"])
+def test_wrong_tokens_would_be_noticed(vllm_config, monkeypatch, wrong):
+    batch_changed = DeviceTokens._batch_changed
+
+    def not_moved(self, batch):
+        repair = batch_changed(self, batch)
+        repair.sources[:] = self._in_place
+        return repair
+
+    if wrong == "rows that have moved are not found":
+        monkeypatch.setattr(DeviceTokens, "_batch_changed", not_moved)
+    else:
+        monkeypatch.setattr(late_repair.LateRepair, "repair", late_repair.LateRepair.forget)
+
+    def run():
+        simulation = Simulation(vllm_config, 0, asynchronous=True, waits=False)
+        for _ in range(150):
+            simulation.step()
+
+    with pytest.raises(AssertionError):  # the lists are wrong, or the logits
+        run()
 
 
 def test_histories_that_are_too_short_for_a_gate_would_be_noticed(vllm_config, monkeypatch):

@@ -1,6 +1,7 @@
 """The V1 contract for requests with a policy: random batches as in test_contract.py, compared with `policy_truth`."""
 
 import itertools
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from lz_penalty.engines._requests import SettingsReader
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
 from lz_penalty.engines.vllm import _ending as ending
+from lz_penalty.engines.vllm import _late_repair as late_repair
 from lz_penalty.engines.vllm import _processor as processor
 from lz_penalty.engines.vllm import _v1 as batch_state
 from lz_penalty.engines.vllm._ending import Ending
@@ -66,8 +68,8 @@ NOTHING_TO_COMPUTE = (
 class PolicySimulation(Simulation):
     """Requests with policies beside others; the tokens open and close all kinds of sections."""
 
-    def __init__(self, vllm_config, seed, asynchronous, tokenizer):  # noqa: F811
-        super().__init__(vllm_config, seed, asynchronous)
+    def __init__(self, vllm_config, seed, asynchronous, tokenizer, waits=True):  # noqa: F811
+        super().__init__(vllm_config, seed, asynchronous, waits=waits)
         self.known = Truth(tokenizer, self.special)
         self.texts = [tokenizer(text).input_ids for text in TEXTS]
         self.begun: dict[int, list[int]] = {}  # what is left to write of a text, by output
@@ -134,15 +136,20 @@ class PolicySimulation(Simulation):
         return left.pop(0)
 
 
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
+@pytest.mark.parametrize(
+    ("asynchronous", "waits"),
+    [(False, True), (True, True), (True, False)],
+    ids=["synchronous", "asynchronous", "without waiting"],
+)
 @pytest.mark.parametrize("compiled", [True, False], ids=["C", "Python"])
 @pytest.mark.parametrize("seed", range(2))
-def test_random_batches(vllm_config, tokenizer, monkeypatch, seed, asynchronous, compiled):  # noqa: F811
+def test_random_batches(vllm_config, tokenizer, monkeypatch, seed, asynchronous, waits, compiled):  # noqa: F811
     if not compiled:
         monkeypatch.setattr(batch_state, "newest_reader", lambda *given: None)
+        monkeypatch.setattr(late_repair, "functions", lambda: None)
     monkeypatch.setattr(settings_module, "SLACK", 3)
     monkeypatch.setattr(settings_module.SettingsReader, "longest_reach", REACH)
-    simulation = PolicySimulation(vllm_config, seed, asynchronous, tokenizer)
+    simulation = PolicySimulation(vllm_config, seed, asynchronous, tokenizer, waits)
     before = counters.totals()
     for _ in range(300):
         simulation.step()
@@ -157,6 +164,24 @@ def test_random_batches(vllm_config, tokenizer, monkeypatch, seed, asynchronous,
     counted = {name: number - before[name] for name, number in counters.totals().items()}
     assert counted | simulation.expected == counted
     assert counted["lz_stopped"] > 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_policies_come_and_go(vllm_config, tokenizer, monkeypatch, seed):  # noqa: F811
+    """Only steps with a policy wait for their tokens. The other requests of the batch are exact in both kinds of steps."""
+    monkeypatch.setattr(PolicySimulation, "_take_back", lambda self: None)
+    simulation = PolicySimulation(vllm_config, seed, True, tokenizer, waits=False)
+    simulation.fields = (*[GATED] * 8, {}, DEFAULT, STOP)
+    steps = Counter()
+    for _ in range(200):
+        previous = simulation.arrivals[-1:]
+        before = [arrival.waits for arrival in previous]
+        simulation.step()
+        policies = any(isinstance(simulation.configs[name], RequestPolicy) for name in simulation.running)
+        steps[policies, [arrival.waits for arrival in previous] != before] += 1
+    assert steps[True, True] > 20
+    assert steps[False, False] > 20
+    assert not steps[False, True]
 
 
 @pytest.mark.parametrize("fields", [FIELDS, NOTHING_TO_COMPUTE], ids=["all", "nothing to compute"])

@@ -123,7 +123,7 @@ def read_models(path: Path) -> list[ServedModel]:
 
 def operator() -> ServerSettings:
     """Return the operator's default and caps from `LZ_PENALTY_SERVER`; raise if this server cannot apply them."""
-    return server_settings().without_stop_token().without_policies()
+    return server_settings().without_vllm_settings().without_policies()
 
 
 def first_errors(error: ValidationError) -> str:

@@ -41,7 +41,7 @@ def serve(arguments: Sequence[str]) -> None:
         arguments: the options of mlx-lm's server, which reads them itself.
     """
     check_calls(stock, _CALLS, "mlx-lm", mlx_lm.__version__, "0.32.2")
-    _add_penalty(server_settings().without_stop_token().without_policies())
+    _add_penalty(server_settings().without_vllm_settings().without_policies())
     sys.argv = ["lz-penalty serve-mlx", *arguments]
     stock.main()
 

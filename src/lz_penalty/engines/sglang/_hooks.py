@@ -52,7 +52,7 @@ _process = SimpleNamespace(tokenizer=None, asked=False)  # `asked`: some request
 
 def register() -> None:
     """Check the server's settings and this version of SGLang, and register the hooks; raise if they cannot work."""
-    server_settings().without_stop_token()
+    server_settings().without_vllm_settings()
     _check_target(_AFTER_TOKEN, ("self", "new_accepted_len"))
     for target, (hook, kind, parameters) in _HOOKS.items():
         _check_target(target, parameters)

@@ -23,7 +23,7 @@ def main() -> None:
     from transformers.cli.transformers import app  # reads the help texts when it is imported
 
     try:
-        server_settings().without_stop_token()  # a bad default is an error now, not in every request
+        server_settings().without_vllm_settings()  # a bad default is an error now, not in every request
         app()
     except LZPenaltyError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -12,6 +12,9 @@ does.
     _v1.py          `V1State`, the state for the V1 runner. It begins with a walk through a step, from vLLM to the kernel
     _staging.py     the memory through which V1 passes each step's new tokens to the device
     _c_step.py      the same step of V1 in C
+    _no_wait.py     lets V1 go on while only the device has the newest tokens
+    _late_repair.py completes vLLM's lists of tokens one step later
+    _known_vllm.py  whether this vLLM works inside as `_no_wait.py` expects
     _v2.py          `V2State`, the state for the V2 runner
     _slot_texts.py  brings the newest tokens of V2 to the host, where a policy needs them
     _registry.py    makes and counts the `Generation` of every request with a policy

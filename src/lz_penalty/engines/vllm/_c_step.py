@@ -14,7 +14,7 @@ from lz_penalty.errors import BackendUnavailableError
 from lz_penalty.native import include_dir
 from lz_penalty.native._building import load
 
-__all__ = ["FIELDS", "LENGTH", "NEWEST", "SLOT", "NewestReader", "newest_reader", "reads_in_c"]
+__all__ = ["FIELDS", "LENGTH", "NEWEST", "SLOT", "NewestReader", "functions", "newest_reader", "reads_in_c"]
 
 _LOGGER = logging.getLogger("lz_penalty")
 
@@ -50,6 +50,9 @@ class _Kernel(ctypes.Structure):
         ("threads", ctypes.c_uint),
         ("shared", ctypes.c_uint),
         ("early", ctypes.c_uint),
+        ("logits", ctypes.c_void_p),
+        ("sampled", ctypes.c_void_p),
+        ("fields", ctypes.c_void_p * FIELDS),
     ]
 
 
@@ -60,27 +63,21 @@ class _Launch(ctypes.Structure):
         ("launch", ctypes.c_void_p),
         ("wait", ctypes.c_void_p),
         ("record", ctypes.c_void_p),
+        ("query", ctypes.c_void_p),
         ("side", ctypes.c_void_p),
         ("found", ctypes.c_void_p),
         ("find", _Kernel),
         ("lower", _Kernel),
-        ("logits", ctypes.c_void_p),
-        ("fields", ctypes.c_void_p * FIELDS),
+        ("whole", _Kernel),
     ]
 
 
 class NewestReader:
-    """Takes the newest token of every output, if each has gained exactly one. `newest_reader` makes it.
-
-    Attributes:
-        take: a function that writes the fields of the next buffer and makes it the current one. It returns 1 if it has done
-            so; 0 if a list has gained more tokens or none, or a history is full; -1 if a token is negative. If it does not
-            return 1, `turn` and `seen` have not changed.
-    """
+    """Takes the newest token of every output, if each has gained exactly one. `newest_reader` makes it."""
 
     def __init__(
         self,
-        functions: Any,
+        compiled: Any,
         outputs: list[list[int]],
         rows: np.ndarray,
         seen: np.ndarray,
@@ -101,30 +98,42 @@ class NewestReader:
             capacity=capacity,
         )
         batch.alive = (lists, outputs, rows, seen, buffers, turn)  # the structure has their addresses only
-        self._functions, self._batch = functions, ctypes.byref(batch)
-        self.take: Callable[[], int] = partial(functions.lz_take_newest, self._batch)
+        self._functions, self._batch = compiled, ctypes.byref(batch)
 
-    def launching(self, launches: Any) -> Callable[[int, int], int]:
-        """Return a function that does what `take` does and then launches two kernels: a whole step.
+    def take(self, on_device: bool = False) -> int:
+        """Write the fields of the next buffer and make it the current one.
+
+        Args:
+            on_device: whether only the device has the tokens that are -1, each in its row; see `vllm_step.c`.
+
+        Returns:
+            1 if the fields were written; 0 if a list has gained more tokens or none, or a history is full; -1 if a token is
+            negative. If it does not return 1, `turn` and `seen` have not changed.
+        """
+        return int(self._functions.lz_take_newest(self._batch, on_device))
+
+    def launching(self, launches: Any) -> Callable[[int, int, int, int], int]:
+        """Return a function that does what `take` does and then launches the kernels: a whole step.
 
         Args:
             launches: the kernels, in a `lz_penalty.kernels.triton._launch.LaunchAhead`.
 
         Returns:
-            A function of the address of the logits and the handle of the stream. It returns what `take` returns, and also 0
-            if the driver refuses the first launch. It reads little memory: between two steps, vLLM's own work replaces
-            everything in the CPU's caches.
+            A function of the address of the logits, the handle of the stream, and for tokens that are on the device their
+            address and an event that comes after them (else 0 and 0). It returns what `take` returns, and also 0 if the
+            driver refuses the first launch. It reads little memory: between two steps, vLLM's own work replaces everything
+            in the CPU's caches.
         """
         launch = _Launch(
             launch=_address(launches.driver.cuLaunchKernelEx),
             wait=_address(launches.driver.cuStreamWaitEvent),
             record=_address(launches.driver.cuEventRecord),
+            query=_address(launches.driver.cuEventQuery),
             side=launches.side,
             found=launches.found,
-            find=_kernel(launches.find, early=False),
+            find=_kernel(launches.find),
             lower=_kernel(launches.lower, launches.early),
-            logits=launches.lower.address_of("logits"),
-            fields=tuple(map(launches.find.address_of, _ARGUMENTS)),
+            whole=_kernel(launches.whole),
         )
         launch.alive = launches  # the structure has addresses only
         return partial(self._functions.lz_take_and_launch, self._batch, ctypes.byref(launch))
@@ -134,8 +143,19 @@ def _address(function: Any) -> int | None:
     return ctypes.cast(function, ctypes.c_void_p).value
 
 
-def _kernel(direct: Any, early: bool) -> _Kernel:
-    return _Kernel(direct.function, direct.parameters, direct.grid, direct.threads, direct.shared, early)
+def _kernel(direct: Any, early: bool = False) -> _Kernel:
+    logits, sampled, *fields = map(direct.address_of, ("logits", "sampled_ids", *_ARGUMENTS))
+    return _Kernel(
+        direct.function,
+        direct.parameters,
+        direct.grid,
+        direct.threads,
+        direct.shared,
+        early,
+        logits,
+        sampled,
+        tuple(fields),
+    )
 
 
 def newest_reader(
@@ -156,25 +176,28 @@ def newest_reader(
         buffers: int32 `[buffers, FIELDS, all rows]`: the fields of the batch at some steps; see `Staging`.
         turn: int32 `[2]`: the number of the current buffer; the reader sets the second number to 1 when it takes tokens.
     """
-    functions = _functions()
-    if functions is None or not all(type(output) is list for output in outputs):
+    compiled = functions()
+    if compiled is None or not all(type(output) is list for output in outputs):
         return None
-    return NewestReader(functions, outputs, rows, seen, capacity, buffers, turn)
+    return NewestReader(compiled, outputs, rows, seen, capacity, buffers, turn)
 
 
 def reads_in_c() -> bool:
     """Return whether `newest_reader` gives readers here: there is a C compiler, or the library that it made before."""
-    return _functions() is not None
+    return functions() is not None
 
 
 @lru_cache(maxsize=None)
-def _functions() -> Any:
+def functions() -> Any:
     """Return the compiled functions of vllm_step.c; `None`, with a warning, if there is no C compiler."""
     try:
-        functions = load("vllm_step.c", include_dir(), ctypes.PyDLL)
+        compiled = load("vllm_step.c", include_dir(), ctypes.PyDLL)
     except BackendUnavailableError as error:
         _LOGGER.warning("the LZ penalty takes more host time per step than it could: %s", error)
         return None
-    functions.lz_take_newest.argtypes = [ctypes.c_void_p]
-    functions.lz_take_and_launch.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p]
-    return functions
+    address = ctypes.c_void_p
+    compiled.lz_take_newest.argtypes = [address, ctypes.c_int]
+    compiled.lz_take_and_launch.argtypes = [address, address, ctypes.c_uint64, address, ctypes.c_uint64, address]
+    compiled.lz_note.argtypes, compiled.lz_note.restype = [address], None
+    compiled.lz_repair.argtypes, compiled.lz_repair.restype = [address, address], None
+    return compiled

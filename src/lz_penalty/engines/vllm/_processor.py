@@ -17,6 +17,7 @@ from lz_penalty.engines._requests import SettingsReader
 from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.vllm._counting import V1Loops, V2Loops
 from lz_penalty.engines.vllm._ending import prepare_end, wrap_params_update
+from lz_penalty.engines.vllm._no_wait import DeviceTokens, device_tokens
 from lz_penalty.engines.vllm._registry import GenerationRegistry
 from lz_penalty.engines.vllm._startup import (
     NAME,
@@ -62,12 +63,13 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
         counted = counted_slots(vllm_config.parallel_config, slots, v1)
         counts_loops = server_settings().count_loops and counted
         registry = GenerationRegistry(vllm_config, counted)
+        self.device_tokens = device_tokens(vllm_config) if v1 else DeviceTokens(is_used=False)
         self._state: Any
         self._loops: Any = None  # counts loops; `None` if the server does not ask for that
         if v1:
             in_c = all_read_in_c(vllm_config.parallel_config.tensor_parallel_size, device)
             longest = vllm_config.model_config.max_model_len
-            self._state = V1State(settings, slots, longest, device, registry, in_c)
+            self._state = V1State(settings, slots, longest, device, registry, in_c, self.device_tokens)
             self._loops = V1Loops(self._state) if counts_loops else None
         else:
             drafts = getattr(vllm_config.speculative_config, "num_speculative_tokens", 0)
@@ -85,6 +87,14 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
             raise
         counters.count_request("none" if asked is None else "penalised")
         prepare_end(sampling_params, asked if isinstance(asked, RequestPolicy) else None)
+
+    @classmethod
+    def needs_output_token_ids(cls) -> bool:
+        """Return True, for a vLLM that asks (none did up to 0.32): it must go on repairing its output lists.
+
+        We leave most of these repairs out ourselves, one by one. If vLLM left them out, the ids would never be on the host.
+        """
+        return True
 
     def is_argmax_invariant(self) -> bool:
         """Return False: greedy decoding needs the penalty too."""
@@ -105,6 +115,7 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         """Apply the changes of the batch: requests came, went or moved."""
         if batch_update is not None:
+            self.device_tokens.repair()
             if self._loops is not None:
                 self._loops.step(batch_changes=True)
             self._state.update(batch_update)

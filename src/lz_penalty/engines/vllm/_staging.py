@@ -20,8 +20,8 @@ class Staging:
 
     A buffer must not be rewritten before the device has read it. When Python goes to the next buffer, it records a CUDA event
     after the last use of the old one, and waits for the event of the new one. C does neither, which saves time. This is safe:
-    C does a step only if every output has gained a token. That token was sampled after the previous step,
-    so the device has read the buffers of all steps before.
+    vLLM prepares a step only when the device is through with the step before the previous one. So the device may still have
+    to read the last two buffers, and C writes to another one.
 
     Args:
         fields: the first values.
@@ -65,10 +65,13 @@ class Staging:
         turn, went_in_c = self.turn.tolist()
         following = (turn + 1) % _BUFFERS
         if self._events:
+            used = {turn}
             if went_in_c:
+                used.add((turn - 1) % _BUFFERS)
                 self._recorded.clear()
-            self._events[turn].record()
-            self._recorded.add(turn)
+            for buffer in used:
+                self._events[buffer].record()
+            self._recorded |= used
             if following in self._recorded:
                 self._events[following].synchronize()
                 self._recorded.discard(following)

@@ -10,6 +10,10 @@ One decoding step, from the class that vLLM loads to the kernel:
     If requests come, go or move, vLLM first calls LZPenaltyLogitsProcessor.update_state(batch_update)     _processor.py
       -> V1State.update            gives slots to new requests; the op must be prepared again              here
 
+    vLLM calls InputBatch.update_async_output_token_ids(), which is wrapped
+      -> DeviceTokens.before_sampling   tells where the newest tokens are: in vLLM's lists, or on the device only. In the
+                                        second case, the lists end with -1, and nothing waits for the tokens   _no_wait.py
+
     vLLM calls LZPenaltyLogitsProcessor.apply(logits)                                                      _processor.py
       -> V1State.apply(logits)     does the step in C or in Python                                         here
 
@@ -23,11 +27,14 @@ One decoding step, from the class that vLLM loads to the kernel:
         _after_penalty                  with a policy: undo the penalty of rows in shadow mode, and force tokens
         _let_c_launch                   without a policy: let C do the next steps, if it can
 
-    A step in C: lz_take_and_launch(logits, stream)                                       _c_step.py, native/vllm_step.c
-        writes the newest token of each of vLLM's output lists into the fields
-        launches `find_kernel` on a side stream: while the model still runs, it stores the tokens in the histories and finds
-            which logits are to be lowered
-        launches `lower_kernel` after the model: it lowers them
+    A step in C: lz_take_and_launch(logits, stream, sampled, arrived)                     _c_step.py, native/vllm_step.c
+        writes the newest token of each of vLLM's output lists into the fields, or its row among the tokens on the device
+        if the device is through with the previous step, and the host did not wait for that: it is ahead of the host
+            launches `row_kernel` after the model: one launch takes the host less time than two
+        else
+            launches `find_kernel` on a side stream: while the model still runs, it stores the tokens in the histories and
+                finds which logits are to be lowered. If the tokens are on the device, it waits for them there
+            launches `lower_kernel` after the model: it lowers them
 
 If a request has a policy, Python launches the kernels for the whole batch. After a change of the batch, these kernels are
 launched on a GPU:
@@ -35,8 +42,8 @@ launched on a GPU:
     no request is penalised    every step         nothing
     no request has a policy    step 1             Python   `row_kernel`
                                step 2             Python   `find_kernel` and `lower_kernel`
-                               step 3 and later   C        `find_kernel` and `lower_kernel`. If an output has gained no token
-                                                           or several, Python does this step
+                               step 3 and later   C        `find_kernel` and `lower_kernel`, or `row_kernel`. If an output
+                                                           has gained no token or several, Python does this step
     some request has a policy  every step         Python   `row_kernel`
     no C compiler, or memory cannot be pinned
                                every step         Python   `row_kernel`
@@ -59,6 +66,7 @@ from lz_penalty.engines._device import Shadow, force_, padded, send, store
 from lz_penalty.engines._generation import Generation
 from lz_penalty.engines._requests import Settings, SettingsReader
 from lz_penalty.engines.vllm._c_step import LENGTH, NEWEST, SLOT, NewestReader, newest_reader
+from lz_penalty.engines.vllm._no_wait import DeviceTokens
 from lz_penalty.engines.vllm._registry import GenerationRegistry
 from lz_penalty.engines.vllm._staging import Staging
 from lz_penalty.errors import LZPenaltyError
@@ -98,6 +106,7 @@ class V1State:
         device: where the logits are.
         registry: starts and counts the generations of the engine.
         in_c: whether C takes the new tokens and, without a policy, launches the kernels.
+        tokens: the newest tokens, where only the device has them.
     """
 
     def __init__(
@@ -108,8 +117,10 @@ class V1State:
         device: torch.device,
         registry: GenerationRegistry,
         in_c: bool,
+        tokens: DeviceTokens,
     ) -> None:
         self._settings = settings
+        self._tokens = tokens
         self._registry = registry
         self._in_c = in_c
         self._shadow = Shadow(device)
@@ -133,8 +144,9 @@ class V1State:
         self._sent = torch.zeros(0)  # the table on the device
         self._reader: NewestReader | None = None  # takes the new tokens in C
         self._penalise: Callable[..., Any] | None = None  # the prepared op; `None` until the first step after `update`
-        self._launch: Callable[[int, int], int] | None = None  # does a step in C; `None`: Python does it
+        self._launch: Callable[[int, int, int, int], int] | None = None  # does a step in C; `None`: Python does it
         self._stream: Callable[[], int] = int  # returns the handle of the current stream; set with `_launch`
+        self._no_tokens = torch.zeros((1, 1), dtype=torch.int32, device=device)
         self._warm_up()
 
     def _warm_up(self) -> None:
@@ -142,7 +154,14 @@ class V1State:
         slots, lengths, newest = self._staging.as_device_reads(1)[0]
         logits = torch.zeros((1, 1), device=self._history.device)
         ahead = self._staging.is_read_in_place
-        self._settings.warm_up(logits, self._history, lengths, None, slots, None, None, newest, ahead=ahead)
+        given = (logits, self._history, lengths, None, slots, None, None, newest, *self._sampled())
+        self._settings.warm_up(*given, ahead=ahead)
+
+    def _sampled(self) -> tuple[torch.Tensor, ...]:
+        """Return the op's last argument, the tokens on the device; nothing if the lists always have the tokens."""
+        if not self._tokens.is_used:
+            return ()
+        return (self._no_tokens if self._tokens.sampled is None else self._tokens.sampled,)
 
     # ------------------------------------------------------------ the batch changes
 
@@ -169,6 +188,7 @@ class V1State:
         self._generations = [
             (row, request.output, request.generation) for row, request in requests if request.generation is not None
         ]
+        self._tokens.policies = bool(self._generations)
         self._shadowed = [generation for _, _, generation in self._generations if generation.shadow]
         self._shadow.choose([row for row, _, generation in self._generations if generation.shadow])
         self._registry.count_left()
@@ -217,10 +237,15 @@ class V1State:
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         """Penalise the logits of the batch in place."""
-        launch = self._launch
+        launch, tokens = self._launch, self._tokens
         # If C returns 0 or -1, it has taken no token: Python does the step, or raises.
-        if launch is None or logits.shape[0] != self._batch_size or launch(logits.data_ptr(), self._stream()) <= 0:
+        if (
+            launch is None
+            or logits.shape[0] != self._batch_size
+            or launch(logits.data_ptr(), self._stream(), *tokens.addresses()) <= 0
+        ):
             self._apply(logits)
+        tokens.end_step()
         return logits
 
     def _apply(self, logits: torch.Tensor) -> None:
@@ -233,6 +258,7 @@ class V1State:
                 f"vLLM's V1 runner gave {logits.size(0)} rows of logits for {self._batch_size} requests: the LZ penalty "
                 "cannot tell which row is whose. Speculative decoding needs the V2 runner."
             )
+        sampled = self._sampled()
         if not self._take_in_c():
             self._take_in_python()
         if self._generations:
@@ -241,7 +267,7 @@ class V1State:
         self._staging.publish()
         slots, lengths, newest = self._device_fields[self._staging.turn[0]]
         starts = tail_ids = tail_lengths = None
-        given = (logits, self._history, lengths, starts, slots, tail_ids, tail_lengths, newest)
+        given = (logits, self._history, lengths, starts, slots, tail_ids, tail_lengths, newest, *sampled)
         if self._penalise is None:
             ahead = (
                 self._reader is not None  # C can read the tokens
@@ -257,7 +283,8 @@ class V1State:
 
     def _take_in_c(self) -> bool:
         """Let C take the new tokens; return whether it did: the batch is the same, and every output has gained one token."""
-        taken = 0 if self._penalise is None or self._reader is None else self._reader.take()
+        on_device = self._tokens.sampled is not None
+        taken = 0 if self._penalise is None or self._reader is None else self._reader.take(on_device)
         if taken < 0:
             raise _placeholder_error()
         return taken == 1
@@ -273,16 +300,30 @@ class V1State:
         fresh = np.fromiter(map(len, outputs), np.int64, len(outputs)) - self._seen[rows]
         fields[NEWEST] = -1
         takes_one = (fresh == 1) & (fields[LENGTH, rows] < self._capacity)
-        tokens = [output[-1] for output, takes in zip(outputs, takes_one.tolist(), strict=True) if takes]
-        if min(tokens, default=0) < 0:
-            raise _placeholder_error()
         taking = rows[takes_one]
-        fields[NEWEST, taking] = tokens
+        fields[NEWEST, taking] = self._newest(
+            taking, [output for output, takes in zip(outputs, takes_one.tolist(), strict=True) if takes]
+        )
         fields[LENGTH, taking] += 1
         self._seen[taking] += 1
         # Load again where a slot is full, or where an output has lost tokens (vLLM takes them back when a transfer of cache
         # blocks fails) or gained several.
-        self._load(rows[(fresh != 0) & ~takes_one].tolist())
+        again = rows[(fresh != 0) & ~takes_one].tolist()
+        if again:
+            self._tokens.ids_now()
+        self._load(again)
+
+    def _newest(self, rows: np.ndarray, outputs: list[list[int]]) -> np.ndarray:
+        """Return the last token of each output, or -2 - i if only the device has it, as token i of the previous step."""
+        newest = np.array([output[-1] for output in outputs], dtype=np.int32)
+        if newest.min(initial=0) < 0:
+            if self._tokens.sampled is None or any(len(output) > 1 and output[-2] < 0 for output in outputs):
+                raise _placeholder_error()
+            sources = self._tokens.sources[rows]
+            if (sources[newest < 0] < 0).any():
+                raise _placeholder_error()
+            newest = np.where(newest < 0, -2 - sources, newest)
+        return newest
 
     def _load(self, rows: list[int]) -> None:
         """Send the whole histories of these rows, in one block."""

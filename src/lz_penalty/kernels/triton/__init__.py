@@ -15,7 +15,10 @@ With a gate, a row must know how many of its last tokens are copied. The first c
 number: if the context grows by exactly one token, they only look at the newest token and at the one that is no longer recent.
 
 An engine may know the newest tokens long before it has the logits. Then `find_kernel` finds the changes, on its own stream
-while the model runs, and `lower_kernel` lowers the logits. Only `lower_kernel` makes the step longer.
+while the model runs, and `lower_kernel` lowers the logits. Only `lower_kernel` makes the step longer. If the device has
+nothing else to do, one launch of `row_kernel` takes less time; C chooses (`native/vllm_step.c`).
+
+The host need not know the newest tokens: with `sampled_ids`, the kernels read them from an array on the device.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ _COMPILED: dict[tuple, Any] = {}  # the kernels that `_Launch` has compiled
 
 def prepare(arrays, packed, vocab_size, *, ahead=False):
     """Return a step for arrays like these; see `lz_penalty.kernels.Backend`."""
-    logits, token_ids, _, _, _, tail_ids, _, newest_ids = arrays
+    logits, token_ids, _, _, _, tail_ids, _, newest_ids, *_ = arrays
     tail_strides, drafts = ((0, 0), 0) if tail_ids is None else (tail_ids.stride(), tail_ids.shape[1])
     rows, longest = logits.shape[0], token_ids.shape[1] + drafts
     if longest == 0 or token_ids.shape[0] == 0:
@@ -88,10 +91,12 @@ def prepare(arrays, packed, vocab_size, *, ahead=False):
         store = None if newest_ids is None else _Launch(_kernels.store_kernel, (rows, 1, 1), {}, 1, kinds)
 
     def step(
-        logits, token_ids, lengths=None, starts=None, row_to_slot=None, tail_ids=None, tail_lengths=None, newest_ids=None
+        logits, token_ids, lengths=None, starts=None, row_to_slot=None, tail_ids=None, tail_lengths=None, newest_ids=None,
+        sampled_ids=None,
     ):  # fmt: skip
         history = (
-            token_ids, *history_sizes, lengths, starts, row_to_slot, tail_ids, *tail_sizes, tail_lengths, newest_ids
+            token_ids, *history_sizes, lengths, starts, row_to_slot, tail_ids, *tail_sizes, tail_lengths, newest_ids,
+            sampled_ids,
         )  # fmt: skip
         if store is not None:
             store(history)
@@ -171,8 +176,12 @@ class _Launch:
         compiled[self._grid](*given, *self._constants.values())
         self._calls += 1
         if self._calls == self._patience:  # only for an engine that prepares: a single call would not gain
-            self.direct = direct_launch(compiled, self._grid, arguments)
-            self.refused = self.direct is None
+            self.make_direct(arguments)
+
+    def make_direct(self, arguments):
+        """Let the driver launch this kernel from now on, if it can. The kernel must have been compiled."""
+        self.direct = direct_launch(_COMPILED[self._key], self._grid, arguments)
+        self.refused = self.direct is None
 
 
 class _Kept:
@@ -234,7 +243,7 @@ class _TwoLaunches:
         self._is_first = True
 
     def __call__(self, arguments):
-        if self._is_first or self._find.refused or self._lower.refused:
+        if self._is_first or self._find.refused or self._lower.refused or self._one.refused:
             self._is_first = False
             self._one((*arguments, *_NOTHING_KEPT))
             return
@@ -246,12 +255,15 @@ class _TwoLaunches:
             )
         self._find((vocab_size, literal, *history_and_settings, *self._kept.arrays(logits), *self._between))
         self._lower((logits, row_stride, logit_stride, *self._between))
+        if self._one.direct is None and not self._one.refused and self._lower.direct is not None:
+            self._one.make_direct((*arguments, *_NOTHING_KEPT))
 
     @property
     def launch_ahead(self):
-        """The `LaunchAhead` of the two kernels; `None` until the driver can launch both directly."""
-        if self._ahead is None and self._find.direct is not None and self._lower.direct is not None:
-            self._ahead = LaunchAhead(self._find.direct, self._lower.direct, self._between, self._early)
+        """The `LaunchAhead` of the three kernels; `None` until the driver can launch them directly."""
+        direct = [launch.direct for launch in (self._find, self._lower, self._one)]
+        if self._ahead is None and None not in direct:
+            self._ahead = LaunchAhead(*direct, self._between, self._early)
         return self._ahead
 
 

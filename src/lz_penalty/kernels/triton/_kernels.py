@@ -34,7 +34,7 @@ from lz_penalty.kernels.triton._parts import (
 _SIZES = (
     "row_stride vocab_size slot_stride slots capacity tail_row_stride tail_stride tail_capacity table_stride first_row"
 )
-_POINTERS = "logits token_ids lengths starts row_to_slot tail_ids tail_lengths newest_ids table exempt_ids"
+_POINTERS = "logits token_ids lengths starts row_to_slot tail_ids tail_lengths newest_ids sampled_ids table exempt_ids"
 _jit = functools.partial(triton.jit, do_not_specialize=_SIZES.split(), do_not_specialize_on_alignment=_POINTERS.split())
 
 
@@ -42,7 +42,7 @@ _jit = functools.partial(triton.jit, do_not_specialize=_SIZES.split(), do_not_sp
 def row_kernel(
     logits, row_stride, logit_stride, vocab_size, literal,
     token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
-    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
+    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids, sampled_ids,
     table, table_stride, exempt_ids, kept_tokens, kept_flags, kept_about,
     EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
     GATE: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr,
@@ -52,7 +52,7 @@ def row_kernel(
     settings = read_settings(table, row, table_stride)
     at, n = open_row(
         row, token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
-        tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
+        tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids, sampled_ids,
     )  # fmt: skip
     if asks_for_nothing(settings):
         return
@@ -93,7 +93,7 @@ def row_kernel(
 def find_kernel(
     vocab_size, literal,
     token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
-    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
+    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids, sampled_ids,
     table, table_stride, exempt_ids, kept_tokens, kept_flags, kept_about,
     found_tokens, changes,
     EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
@@ -107,7 +107,7 @@ def find_kernel(
     settings = read_settings(table, row, table_stride)
     at, n = open_row(
         row, token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
-        tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
+        tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids, sampled_ids,
     )  # fmt: skip
     settings_row = table + row * table_stride
     e = 1 + tl.arange(0, BLOCK)
@@ -173,12 +173,12 @@ def lower_kernel(
 @_jit
 def store_kernel(
     token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
-    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
+    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids, sampled_ids,
 ):  # fmt: skip
     """Store the newest tokens, in a launch before those for long windows: there, many programs read one row."""
     open_row(
         tl.program_id(0), token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
-        tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
+        tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids, sampled_ids,
     )  # fmt: skip
 
 
@@ -186,7 +186,7 @@ def store_kernel(
 def gather_kernel(
     logits, row_stride, logit_stride, vocab_size, literal,
     token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
-    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
+    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids, sampled_ids,
     table, table_stride, exempt_ids,
     first_row, matches, originals, ranks, loops, words,
     EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
@@ -202,7 +202,7 @@ def gather_kernel(
     settings = read_settings(table, row, table_stride)
     at, n = open_row(
         row, token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
-        tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, None,
+        tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, None, None,
     )  # fmt: skip
     logits += row.to(tl.int64) * row_stride
     if chunk == chunks:
@@ -248,7 +248,7 @@ def gather_kernel(
 def write_kernel(
     logits, row_stride, logit_stride, vocab_size, literal,
     token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
-    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
+    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids, sampled_ids,
     table, table_stride, exempt_ids,
     first_row, matches, originals, ranks, loops, words,
     EXEMPT_STEPS: tl.constexpr, BUFFER_BLOCK: tl.constexpr, LOOP_BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr,
@@ -262,7 +262,7 @@ def write_kernel(
     settings = read_settings(table, row, table_stride)
     at, n = open_row(
         row, token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
-        tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, None,
+        tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, None, None,
     )  # fmt: skip
     logits += row.to(tl.int64) * row_stride
     offset, recent = extent(n, settings)

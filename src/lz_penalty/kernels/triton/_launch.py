@@ -32,7 +32,7 @@ def direct_launch(compiled, grid, arguments):
     driver = _driver()
     if (
         driver is None
-        or _parameter_sizes(driver, compiled.function) != sizes + [_PARAMETER_BYTES] * _SCRATCH
+        or _parameter_sizes(driver, compiled) != sizes + [_PARAMETER_BYTES] * _SCRATCH
         or _is_profiled()
         or about.num_ctas != 1
         or any(getattr(about, name, 0) for name in ("global_scratch_size", "profile_scratch_size"))
@@ -81,21 +81,29 @@ class DirectLaunch:
         return self._launch(*self._unchanging, ctypes.c_void_p(self.stream()), self._addresses, None) == 0
 
     def address_of(self, name):
-        """Return where in host memory a launch finds the value of this parameter, so that C can write another value."""
-        return self._by_name[name]
+        """Return where in host memory a launch finds the value of this parameter, so that C can write another value.
+
+        Return `None` if the kernel was compiled without this parameter.
+        """
+        return self._by_name.get(name)
 
 
 class LaunchAhead:
-    """The two launches of a step: one finds the changes while the model still runs, the other lowers the logits.
+    """The launches of a step: one finds the changes while the model still runs, and the other lowers the logits.
 
-    The first goes to its own stream and waits for nothing. The second waits for the first. So start the first only when the
-    host has received the token of the previous step: then all launches of that step have ended.
+    The first goes to its own stream, and the second waits for it. The first must not start before all launches of the
+    previous step have ended: it reads that step's token, and writes arrays that the step's second launch reads. Either
+    the host has received the token, or the first launch must wait for an event that comes after the token.
+
+    If all that has ended when the step is launched, the device has less to do than the host. Then `whole`, one launch
+    after the model, takes the host less time than two launches and their events.
 
     The arrays `between`, which the first launch writes and the second reads, are kept alive.
 
     Attributes:
         find: the `DirectLaunch` that needs no logits.
         lower: the `DirectLaunch` that lowers the logits.
+        whole: the `DirectLaunch` that does both.
         early: `lower` is launched with CUDA's programmatic dependent launch. It may start before the previous kernel on its
             stream has ended, and then waits for that kernel. This is safe if the previous kernel is an ordinary launch.
         driver: the CUDA driver.
@@ -104,8 +112,8 @@ class LaunchAhead:
         found: the handle of an event that says that `find` has ended.
     """
 
-    def __init__(self, find, lower, between, early):
-        self.find, self.lower, self._between, self.early = find, lower, between, early
+    def __init__(self, find, lower, whole, between, early):
+        self.find, self.lower, self.whole, self._between, self.early = find, lower, whole, between, early
         self.driver, self.stream = _driver(), lower.stream
         self._side = side_stream(torch.cuda.current_device())
         self._found = torch.cuda.Event()
@@ -145,11 +153,12 @@ def _driver():
     return driver
 
 
-def _parameter_sizes(driver, function):
+@functools.lru_cache(maxsize=None)  # asking takes about a microsecond per parameter
+def _parameter_sizes(driver, compiled):
     """Return how many bytes each parameter of the kernel has."""
     sizes, offset, size = [], ctypes.c_size_t(), ctypes.c_size_t()
     while not driver.cuFuncGetParamInfo(
-        ctypes.c_void_p(function), ctypes.c_size_t(len(sizes)), ctypes.byref(offset), ctypes.byref(size)
+        ctypes.c_void_p(compiled.function), ctypes.c_size_t(len(sizes)), ctypes.byref(offset), ctypes.byref(size)
     ):
         sizes.append(size.value)
     return sizes

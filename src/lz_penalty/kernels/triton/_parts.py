@@ -70,7 +70,7 @@ def clamped(pointer, row, default, high):
 @triton.jit
 def open_row(
     row, token_ids, slot_stride, stride, slots, capacity, lengths, starts, row_to_slot,
-    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids,
+    tail_ids, tail_row_stride, tail_stride, tail_capacity, tail_lengths, newest_ids, sampled_ids,
 ):  # fmt: skip
     """Store the row's newest token if there is one; return where its tokens are (for `tokens_at`) and how many."""
     slot = clamped(row_to_slot, row, row, slots - 1)
@@ -80,6 +80,9 @@ def open_row(
     newest = token_ids + slot.to(tl.int64) * slot_stride + tl.cast(end + drafts - 1, tl.int64) * stride
     if newest_ids is not None:
         given = tl.load(newest_ids + row)
+        if sampled_ids is not None:
+            place = -2 - given
+            given = tl.where(place < 0, given, tl.load(sampled_ids + place, mask=place >= 0, other=-1))
         last = newest - tl.cast(drafts, tl.int64) * stride
         tl.store(last, given.to(token_ids.dtype.element_ty), mask=(given >= 0) & (end > 0))
         tl.debug_barrier()  # before any thread reads it

@@ -1,0 +1,69 @@
+"""Whether this vLLM works inside as those for which `_no_wait` was written: vLLM 0.26 and 0.32 have equal functions there.
+
+Another release may change them at any time, because they are not part of its interface for processors.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["fingerprint", "first_unknown"]
+
+_IN_BATCH = {  # methods of InputBatch
+    "update_async_output_token_ids": "040c586d0cdce877",  # waits for the newest tokens, and writes them into the lists
+    "set_async_sampled_token_ids": "b32d3038e63075f3",  # passes the copy of these tokens and its event to the batch
+    "refresh_metadata": "a028206f68e3d61d",  # makes new metadata exactly if the batch has changed
+    "_make_sampling_metadata": "4cc4ec90799e1393",  # says who needs the lists
+}
+_IN_RUNNER = {  # methods of GPUModelRunner
+    "_sample": "45c2f4f98a9f685b",  # calls the first of them, and then the processors
+    "synchronize_input_prep": "38e6c44e73e5e404",  # waits until the device is through with the step before the previous one
+}
+_NO_MEANING = ("kind", "ctx", "type_comment")  # fields of the syntax tree
+
+
+def first_unknown(original: Callable[..., Any]) -> str | None:
+    """Return the name of a function that is not as in the known versions of vLLM; `None` if all are.
+
+    Args:
+        original: `InputBatch.update_async_output_token_ids`, before it was wrapped.
+    """
+    from vllm.v1.worker.gpu_input_batch import InputBatch
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    if hasattr(original, "__wrapped__"):  # somebody else has wrapped it
+        return f"InputBatch.{original.__name__}"
+    for owner, known in ((InputBatch, _IN_BATCH), (GPUModelRunner, _IN_RUNNER)):
+        for name, expected in known.items():
+            function = original if name == original.__name__ else getattr(owner, name, None)
+            if function is None or fingerprint(function) != expected:
+                return f"{owner.__name__}.{name}"
+    return None
+
+
+def fingerprint(function: Callable[..., Any]) -> str:
+    """Return a hash of the function's code, without comments, layout and docstring; "" if there is no source."""
+    try:
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function)))).body
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return ""
+    if isinstance(tree, ast.FunctionDef) and ast.get_docstring(tree) is not None:
+        del tree.body[0]
+    return hashlib.sha256(_described(tree).encode()).hexdigest()[:16]
+
+
+def _described(node: Any) -> str:
+    """Return a syntax tree as text. Python's own `ast.dump` gives other texts in other versions of Python."""
+    if isinstance(node, list):
+        return f"[{','.join(map(_described, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = [
+        (name, value) for name, value in ast.iter_fields(node) if value not in (None, []) and name not in _NO_MEANING
+    ]
+    return f"{type(node).__name__}({','.join(f'{name}={_described(value)}' for name, value in fields)})"

@@ -1,0 +1,152 @@
+"""The wait is left out only where vLLM is known, nobody else needs its lists, and the operator has not switched it on."""
+
+from types import SimpleNamespace
+
+import pytest
+from vllm.v1.sample.logits_processor import LogitsProcessor, LogitsProcessors
+from vllm.v1.sample.logits_processor.builtin import MinPLogitsProcessor
+from vllm.v1.worker.gpu_input_batch import InputBatch
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+from lz_penalty.engines.server import ServerSettings
+from lz_penalty.engines.vllm import _no_wait as no_wait
+from lz_penalty.engines.vllm._known_vllm import fingerprint
+from lz_penalty.engines.vllm._no_wait import DeviceTokens, device_tokens
+
+METHOD = "update_async_output_token_ids"
+
+
+@pytest.fixture(autouse=True)
+def as_before(monkeypatch):
+    """Restore vLLM's method after the test."""
+    method = getattr(InputBatch, METHOD)
+    monkeypatch.setattr(InputBatch, METHOD, getattr(method, no_wait._ORIGINAL, method))
+
+
+def config(asynchronous=True, pipeline=1, batches=2):
+    return SimpleNamespace(
+        scheduler_config=SimpleNamespace(async_scheduling=asynchronous),
+        parallel_config=SimpleNamespace(pipeline_parallel_size=pipeline),
+        max_concurrent_batches=batches,
+    )
+
+
+def test_this_vllm_is_known_and_its_method_is_wrapped_once():
+    original = getattr(InputBatch, METHOD)
+    assert device_tokens(config()).is_used
+    wrapped = getattr(InputBatch, METHOD)
+    assert wrapped is not original
+    assert device_tokens(config()).is_used
+    assert getattr(InputBatch, METHOD) is wrapped
+
+
+@pytest.mark.parametrize("changes", [{"asynchronous": False}, {"pipeline": 2}, {"batches": 3}])
+def test_other_engines_wait(changes):
+    original = getattr(InputBatch, METHOD)
+    assert not device_tokens(config(**changes)).is_used
+    assert getattr(InputBatch, METHOD) is original
+
+
+def test_the_operator_can_have_vllm_wait(monkeypatch):
+    settings = ServerSettings.from_json('{"wait_for_tokens": true}')
+    monkeypatch.setattr(no_wait, "server_settings", lambda: settings)
+    assert not device_tokens(config()).is_used
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(InputBatch, METHOD), (InputBatch, "refresh_metadata"), (GPUModelRunner, "_sample")],
+    ids=["the method", "in the batch", "in the runner"],
+)
+def test_a_vllm_that_is_not_known_waits_and_the_log_says_so(monkeypatch, caplog, owner, name):
+    original = getattr(InputBatch, METHOD)
+    monkeypatch.setattr(owner, name, lambda self: None)
+    with caplog.at_level("INFO"):
+        assert not device_tokens(config()).is_used
+    said = [record.getMessage() for record in caplog.records if "waits for the newest tokens" in record.getMessage()]
+    assert len(said) == 1
+    assert f"{owner.__name__}.{name}." in said[0]
+    if name != METHOD:
+        assert getattr(InputBatch, METHOD) is original
+
+
+def test_a_method_that_somebody_else_has_wrapped_is_not_known(monkeypatch):
+    def other(self):
+        pass
+
+    other.__wrapped__ = getattr(InputBatch, METHOD)
+    monkeypatch.setattr(InputBatch, METHOD, other)
+    assert not device_tokens(config()).is_used
+
+
+def test_layout_comments_and_docstrings_do_not_matter():
+    def function(a):
+        """One text."""
+        return a + 1
+
+    one = function
+
+    def function(a):  # a comment
+        return (a
+                + 1)  # fmt: skip
+
+    two = function
+
+    def function(a):
+        return a + 2
+
+    other = function
+    found = [fingerprint(function) for function in (one, two, other)]
+    assert found[0] == found[1] != found[2]
+    assert "" not in found
+    assert fingerprint(len) == ""
+
+
+class Ours:
+    """A processor that counts as ours."""
+
+    def __init__(self, is_used=True):
+        self.device_tokens = DeviceTokens(is_used)
+
+    def is_argmax_invariant(self):
+        return False
+
+
+class Other(Ours):
+    """Another processor, which may read the lists."""
+
+    device_tokens = None
+
+    def __init__(self):
+        pass
+
+
+class ChangedMinP(MinPLogitsProcessor):
+    """A processor of vLLM that somebody has changed."""
+
+    def __init__(self):
+        pass
+
+
+def test_other_processors_need_the_lists():
+    ours = Ours()
+    built_in = object.__new__(MinPLogitsProcessor)
+    assert no_wait._tokens_of(LogitsProcessors([built_in, ours])) is ours.device_tokens
+    for processors in (
+        [],
+        [built_in],
+        [Other()],
+        [ours, Other()],
+        [ours, ChangedMinP()],
+        [ours, Ours()],
+        [Ours(False)],
+    ):
+        assert no_wait._tokens_of(LogitsProcessors(processors)) is None
+
+
+def test_a_vllm_that_asks_must_go_on_repairing_its_lists():
+    """See vLLM's pull request 52698: otherwise the tokens are never on the host."""
+    from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
+
+    assert issubclass(LZPenaltyLogitsProcessor, LogitsProcessor)
+    assert LZPenaltyLogitsProcessor.needs_output_token_ids()
