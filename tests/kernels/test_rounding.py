@@ -26,7 +26,7 @@ KINDS |= dict.fromkeys(("words", "kept_about"), "*i32")
 CONSTANTS = {"EXEMPT_STEPS": 4, "BUFFER_BLOCK": 32, "LOOP_BLOCK": 1024, "RUN_BLOCK": 2048}
 CONSTANTS |= {"GATE": True, "LOWEST": -1.0, "BLOCK": 512, "MOST_CHUNKS": 128, "MOST_WORDS": 128, "SPAN": 1024}
 CONSTANTS |= {"EARLY": False, "logit_stride": 1, "stride": 1}
-CONSTANTS |= dict.fromkeys(("starts", "tail_ids", "tail_lengths"))
+CONSTANTS |= dict.fromkeys(("starts", "tail_ids", "tail_lengths", "sampled_ids"))
 
 def fused(kernel, **changes):
     names = [one.name for one in kernel.params]
