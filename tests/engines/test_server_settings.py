@@ -162,5 +162,5 @@ def test_what_only_vllm_knows_is_refused_elsewhere():
     assert ServerSettings().without_vllm_settings() == ServerSettings()
     with pytest.raises(LZPenaltyError, match="stop_token_id = 7: only vLLM supports it"):
         ServerSettings(stop_token_id=7).without_vllm_settings()
-    with pytest.raises(LZPenaltyError, match="wait_for_tokens = True: only vLLM supports it"):
-        ServerSettings(wait_for_tokens=True).without_vllm_settings()
+    with pytest.raises(LZPenaltyError, match="wait_for_tokens = False: only vLLM supports it"):
+        ServerSettings(wait_for_tokens=False).without_vllm_settings()

@@ -19,7 +19,9 @@ from vllm.v1.sample.logits_processor import LogitsProcessors
 from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
 from lz_penalty import LZPenaltyConfig, bundled_model
+from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
+from lz_penalty.engines.vllm import _no_wait as no_wait
 from lz_penalty.engines.vllm._startup import special_tokens_of
 from tests.support.cases import sequence
 from tests.support.requests_and_truth import check_row, config_within, is_partly_open
@@ -111,7 +113,11 @@ class Simulation:
         self.most_rows = rows
         self.special = special_tokens_of(vllm_config.model_config) if special is None else special
         self.waits = waits or not asynchronous
-        with mock.patch.object(vllm_config.scheduler_config, "async_scheduling", not self.waits):
+        settings = ServerSettings(wait_for_tokens=self.waits)
+        with (
+            mock.patch.object(vllm_config.scheduler_config, "async_scheduling", not self.waits),
+            mock.patch.object(no_wait, "server_settings", return_value=settings),
+        ):
             self.processor = LZPenaltyLogitsProcessor(vllm_config, DEVICE, DEVICE.type == "cuda")
         assert self.processor.device_tokens.is_used == (not self.waits)
         self.arrivals: list[Arrival] = []  # the tokens of the last two steps

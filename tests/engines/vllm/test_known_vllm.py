@@ -18,7 +18,9 @@ METHOD = "update_async_output_token_ids"
 
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch):
-    """Restore vLLM's method after the test."""
+    """Switch the wait off, and restore vLLM's method after the test."""
+    settings = ServerSettings(wait_for_tokens=False)
+    monkeypatch.setattr(no_wait, "server_settings", lambda: settings)
     method = getattr(InputBatch, METHOD)
     monkeypatch.setattr(InputBatch, METHOD, getattr(method, no_wait._ORIGINAL, method))
 
@@ -47,8 +49,9 @@ def test_other_engines_wait(changes):
     assert getattr(InputBatch, METHOD) is original
 
 
-def test_the_operator_can_have_vllm_wait(monkeypatch):
-    settings = ServerSettings.from_json('{"wait_for_tokens": true}')
+@pytest.mark.parametrize("given", ["{}", '{"wait_for_tokens": true}'])
+def test_vllm_waits_unless_the_operator_switches_it_off(monkeypatch, given):
+    settings = ServerSettings.from_json(given)
     monkeypatch.setattr(no_wait, "server_settings", lambda: settings)
     assert not device_tokens(config()).is_used
 

@@ -12,6 +12,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # so that the patches of `forced_async` hold in the engine
     "VLLM_USE_V2_MODEL_RUNNER": "0",
+    "LZ_PENALTY_SERVER": '{"wait_for_tokens": false}',
 }
 MIXED = [*["paper", "guarded"] * 6, *KINDS]  # few requests need the lists
 WAITS = {"LZ_PENALTY_SERVER": '{"wait_for_tokens": true}'}
