@@ -80,7 +80,7 @@ def _cost_caption(engine: str, summary: list[dict[str, Any]]) -> list[str]:
         "half of the 95 % interval; values without ± are from one round."
     )
     if not any(row["contender"] == "LZ guarded" for row in summary):
-        ratios = [row["ratio"] for row in results("gate_cuda.json")["records"] if row["settings"] == "gated"]
+        ratios = [row["ratio"] for row in results("gate_cuda.json")["records"] if row["settings"] == "guarded"]
         text += (
             " `LZ without a gate` is `guarded` of earlier versions, which had no gate. "
             f"The penalty's own work on the GPU takes {min(ratios):.2f} to {max(ratios):.2f} times as long with the gate "
