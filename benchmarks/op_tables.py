@@ -91,8 +91,8 @@ def about_cost_in_short(data: dict[str, Any]) -> list[str]:
     """Return the README's footnote on that table."""
     about = (
         "**Cost**: device time; every second row of the batch is in a loop. DRY waits for the device, so its whole call is "
-        f"timed. The gate of `guarded` decides where the penalty acts. The first table was measured with an earlier gate, of 96 "
-        f"tokens, the table of vLLM with an older `guarded` that had no gate. {machine(data)}."
+        "timed. The gate of `guarded` decides where the penalty acts. The first table was measured with an earlier gate, "
+        f"over 96 tokens, the table of vLLM with an older `guarded` that had no gate. {machine(data)}."
     )
     return bullets([about])
 
