@@ -25,7 +25,7 @@ def rows(heading: str) -> list[list[str]]:
 
 def test_the_table_of_settings_is_complete():
     shown = {name.strip("` "): value.replace(",", "") for name, value, _ in rows("Settings of the server")}
-    words = {None: "none", False: "false"}
+    words = {None: "none", False: "false", True: "true"}
     known = {field.name: words.get(field.default, str(field.default)) for field in fields(ServerSettings)}
     assert shown == known | {"default": "no penalty"}
 

@@ -193,7 +193,8 @@ def test_a_changed_token_is_seen_wherever_it_is(lookback):
 
 
 @pytest.mark.usefixtures("block")
-def test_positions_are_counted_as_they_come_and_go():
+@pytest.mark.parametrize("lookback", ["adjacent", "before_buffer"])
+def test_positions_are_counted_as_they_come_and_go(lookback):
     """New tokens, then one token again and again, then new tokens: the number goes up to the gate window and down to 0.
 
     At each threshold, the gate is wholly closed or open with one number of copied positions, and not with the next.
@@ -202,7 +203,8 @@ def test_positions_are_counted_as_they_come_and_go():
     text = [*range(30), *[30] * (size + 2), *range(size + 2)]
     text += [0] * (CAPACITY - len(text))
     # The new tokens at the end are old ones, one token too far away.
-    config = gated(window_size=30 + size + 1, gate_window=size, gate_low=low / size, gate_high=high / size)
+    sizes = {"window_size": 30 + size + 1, "gate_window": size}
+    config = gated(lookback=lookback, gate_low=low / size, gate_high=high / size, **sizes)
     rows = Rows([config], [text], [28])
     for rows.lengths[0] in range(28, 30 + 2 * (size + 2)):
         rows.check()
@@ -221,9 +223,13 @@ def test_rewinds_and_jumps():
 
 @pytest.mark.usefixtures("block")
 def test_the_first_tokens_of_a_context_can_be_copied():
-    rows = Rows([gated(gate_window=5, gate_from=1)], [[0, 1, 2] * (CAPACITY // 3) + [0]], [1])
-    for rows.lengths[0] in range(1, 9):
+    """The second period is as long as the buffer."""
+    configs = [gated(gate_window=5, gate_from=1, lookback=name) for name in ("adjacent", "before_buffer")]
+    texts = [[i % period for i in range(CAPACITY)] for period in (3, 9)]
+    rows = Rows(configs, texts, [1, 6])
+    for _ in range(9):
         rows.check()
+        rows.lengths = [length + 1 for length in rows.lengths]
 
 
 @pytest.mark.usefixtures("block")
@@ -243,13 +249,19 @@ def test_the_number_of_copied_positions_is_kept(monkeypatch):
 
 @pytest.mark.usefixtures("block")
 def test_each_setting_counts():
-    """One setting changes in every step, as the text goes on."""
-    text = [*range(12), *[12, 13] * 2, 20, 21, 22, *[12, 13, 14] * 3, 23, *[12, 13, 14] * 2]
-    text += [0] * (CAPACITY - len(text))
-    rows = Rows([gated()], [text], [20])
-    others = {"window_size": 4, "min_match_length": 4, "gate_window": 5, "lookback": "before_buffer", "buffer_size": 4}
-    for name, value in [("strength", 1.0), *others.items()]:
-        for settings in ({name: value}, {}):
+    """As the text goes on, one setting or two have another value for two steps, and then the old one for one step."""
+    text = [*range(12), *[12, 13, 14] * 59, 0]
+    rows = Rows([gated()], [text], [17])
+    for changes in (
+        {},
+        {"min_match_length": 4},
+        {"gate_window": 5},
+        {"window_size": 2},
+        {"lookback": "before_buffer"},
+        {"buffer_size": 4},
+        {"buffer_size": 3, "min_match_length": 4},
+    ):
+        for settings in (changes, changes, {}):
             rows.configs[0] = gated(**{"gate_window": 12, **settings})
             rows.check()
             rows.lengths[0] += 1
