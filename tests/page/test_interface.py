@@ -189,7 +189,7 @@ def test_the_gates_controls(open_page, tokenizer):
     assert "Gate" not in facts(page)
     assert page.locator("#rows .share").count() == 0
     gate.check()
-    assert (low.input_value(), high.input_value(), window.input_value()) == ("0.4", "0.5", "96")
+    assert (low.input_value(), high.input_value(), window.input_value()) == ("0.4", "0.5", str(UNGATED.gate_window))
     for name, value in (("gate_window", 32), ("gate_low", 0.8), ("gate_high", 1)):
         slide(page, name, value)
     assert page.locator("#rows .share").count() == 1
