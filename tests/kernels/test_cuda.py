@@ -218,7 +218,8 @@ def steps_with_tokens_on_the_device(config, arrived, event_of, steps=60):
         event_of: returns from the list of all steps' events the one that C gets.
 
     Returns:
-        The largest difference from the logits of the CPU backend, relative to logits above 1, the calls of the driver, and whether the histories are right.
+        The largest difference from the logits of the CPU backend, relative to logits above 1; the calls of the driver; and
+        whether the histories are right.
     """
     rows, first, copies = 6, 700, torch.cuda.Stream()
     told = histories(rows, first + steps + 1)
