@@ -55,6 +55,11 @@ def test_every_kind_of_sequence_gives_the_same(text):
         assert paper20(kind, 2, 3) == paper20(text, 2, 3)
 
 
+@pytest.mark.parametrize("item", [-97, 97])
+def test_as_many_equal_items_as_their_number(item):
+    assert [one.count for one in repeated_substrings([item] * 97, 96, 2)] == [2]
+
+
 def test_what_is_found_late_is_found():
     text = "".join(map(chr, range(1000, 60_000)))
     assert not paper20(text)

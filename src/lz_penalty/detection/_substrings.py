@@ -185,8 +185,9 @@ def _maximal(
     These are the inner nodes of the suffix tree. If the same item precedes all of them, the substring can be extended to
     the left, and the node is left out.
     """
-    before = np.where(suffixes > 0, items[suffixes - 1].astype(np.int64), -1 - np.arange(len(items)))
-    changes = np.concatenate(([0], np.cumsum(before[1:] != before[:-1]))).tolist()
+    before, is_whole = items[suffixes - 1], suffixes == 0  # no item precedes the whole text
+    differ = (before[1:] != before[:-1]) | is_whole[1:] | is_whole[:-1]
+    changes = np.concatenate(([0], np.cumsum(differ))).tolist()
     open_nodes = [(0, 0)]  # (length, first), lengths ascending
     for i, length in enumerate(common.tolist()):
         first = i
