@@ -17,7 +17,7 @@ from tests.support.commands import run
 from tests.support.settings import ungated
 
 NAMES = [
-    *("paper", ungated(0.4), "guarded,gate_low=0,gate_window=16", "sglang", "failsafe", "none"),
+    *("paper", ungated(0.4), "guarded,gate_low=0,gate_window=16", "sglang", "failsafe", "none", "policy,answer=paper"),
     *("frequency:0.3", "presence:0.5", "repetition:1.2", "dry:0.8", "dry:0.8,breakers=usual,last_n=20"),
 ]
 
@@ -61,6 +61,19 @@ def test_teacher_forcing_is_what_decoding_sees(loaded, text, name, prompt_length
         assert torch.equal(forced.plain_stays, forced.penalised_stays)
     else:
         assert not torch.equal(forced.plain, forced.penalised)
+
+
+def test_the_default_policy_leaves_given_json_alone_and_nothing_else(loaded):
+    record = '{"name": "a", "value": 1, "unit": "m"}'
+    as_json, as_lines = ("[" + ",\n".join([record] * 12) + "]", "\n".join([f"Then: {record[1:-1]}"] * 12))
+    plain, penalised = (
+        [forced_by_each(loaded, loaded.tokenizer(one).input_ids, [penalty(name)])[0] for one in (as_json, as_lines)]
+        for name in ("guarded", "policy")
+    )
+    assert not torch.equal(plain[0].plain, plain[0].penalised)
+    assert torch.equal(penalised[0].plain, penalised[0].penalised)
+    assert torch.equal(plain[1].penalised, penalised[1].penalised)
+    assert not torch.equal(plain[1].plain, plain[1].penalised)
 
 
 def test_a_text_without_anything_to_predict_is_refused(loaded):

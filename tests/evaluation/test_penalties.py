@@ -5,7 +5,7 @@ import torch
 
 from lz_penalty import LZPenaltyConfig, LZPenaltyError
 from lz_penalty.evaluation.baselines import BASELINES, DRYLogitsProcessor, usual_breakers
-from lz_penalty.evaluation.penalties import penalty
+from lz_penalty.evaluation.penalties import is_lz, penalty
 from lz_penalty.evaluation.vllm_baselines import MAX_BREAKERS, asked
 
 
@@ -30,6 +30,10 @@ def test_the_fields_of_dry_arrive(tokenizer):
         ("dry:101", "dry = 101"),
         ("no-repeat-ngram:4,base=2", "no-repeat-ngram takes a value alone"),
         ("no-repeat-ngram:0", "no-repeat-ngram = 0"),
+        ("policy,code=off", "lz_code = 'off': must be one of"),
+        ("policy,min_match_length=3", "lz_min_match_length = 3: cannot be given together with lz_policy"),
+        ("policy,stop_copies=20", "a ladder and shadow mode are not penalties"),
+        ("policy,code", "'code' must be FIELD=VALUE, such as code=failsafe"),
     ],
 )
 def test_bad_names_are_refused(name, message):
@@ -70,6 +74,24 @@ def test_requests(tokenizer, name, expected):
 def test_an_lz_request_asks_for_the_same_config(tokenizer):
     found = penalty("guarded:0.3,min_match_length=2").request(tokenizer)
     assert LZPenaltyConfig.from_request(found["extra_args"]) == penalty("guarded:0.3,min_match_length=2").config
+
+
+def test_a_policy_asks_for_its_sections(tokenizer):
+    made = penalty("policy:0.3,code=failsafe,window_size=256")
+    fields = {"lz_policy": "default", "lz_penalty": 0.3, "lz_code": "failsafe", "lz_window_size": 256}
+    assert made.request(tokenizer) == {"extra_args": fields}
+    (processor,) = made.make(tokenizer, 7)
+    assert processor.prompt_length == 7
+    answer, code = processor.policy.answer, processor.policy.code
+    assert (answer.strength, answer.window_size, answer.gate_low) == (0.3, 256, 0.4)
+    assert (code.strength, code.min_match_length, code.escalation) == (0.3, None, 1.0)
+    assert processor.policy.tool_call is None
+    assert (made.config, is_lz(made.name), is_lz("dry:0.8")) == (None, True, False)
+
+
+def test_a_policy_without_strength_changes_nothing(tokenizer):
+    (processor,) = penalty("policy:0").make(tokenizer, 0)
+    assert set(processor.policy.configs) == {None}
 
 
 def test_what_is_requested_is_what_the_plug_in_reads(tokenizer):

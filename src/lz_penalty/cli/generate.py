@@ -33,8 +33,9 @@ def generate(
         lz-penalty generate "Write a song for my cat." --model smollm2
         lz-penalty generate "Once upon a time" --penalty paper:0.3,window_size=64
 
-    Penalties: none; the LZ presets paper, sglang, guarded and failsafe, for example guarded:0.3,window_size=2048; and
-    repetition, no-repeat-ngram, frequency, presence and dry, for example dry:0.8.
+    Penalties: none; the LZ presets paper, sglang, guarded and failsafe, for example guarded:0.3,window_size=2048;
+    policy, the default policy, for example policy,code=failsafe; and repetition, no-repeat-ngram, frequency, presence and
+    dry, for example dry:0.8.
 
     A model with a chat template answers the prompt. Any other model continues it.
     """

@@ -182,10 +182,10 @@ def _fields(penalty: str | None, policy: Path | None) -> dict[str, Any]:
     if policy is None:
         from lz_penalty.evaluation.penalties import penalty as named
 
-        config = named(penalty or "guarded").config
-        if config is None:
+        fields = named(penalty or "guarded").lz_fields
+        if fields is None:
             raise bad_value("--penalty", penalty, "an LZ penalty: a server knows no other by these fields")
-        return config.to_request()
+        return fields
     if penalty is not None:
         raise LZPenaltyError("--penalty and --policy: give one of them; a policy's file can contain lz_preset.")
     fields = read_json(policy, MAX_POLICY, "--policy")

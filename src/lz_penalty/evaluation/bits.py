@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from lz_penalty.engines.transformers import LZPolicyLogitsProcessor
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.evaluation.copying import CopyTask
 from lz_penalty.evaluation.loading import Loaded
@@ -229,7 +230,7 @@ def _penalised(
 ) -> torch.Tensor:
     """Return the logits after each prefix, penalised by the tokens of that prefix; the shortest has `first` tokens.
 
-    Every penalty takes all prefixes of the history at once.
+    Every penalty takes all prefixes of the history at once. A policy takes them one after the other, as in `generate`.
     """
     if not processors:
         return plain
@@ -237,7 +238,10 @@ def _penalised(
     ends = torch.arange(first, first + count, device=device)
     rows = torch.zeros(count, dtype=torch.int64, device=device)
     for processor in processors:
-        if hasattr(processor, "config"):
+        if isinstance(processor, LZPolicyLogitsProcessor):
+            for row, end in enumerate(ends.tolist()):
+                penalised[row] = processor(tokens[:, :end], penalised[row : row + 1])[0]
+        elif hasattr(processor, "config"):
             starts = rows if processor.config.include_prompt else rows + prompt_length
             apply_lz_penalty_(penalised, tokens, ends, config=processor.config, row_to_slot=rows, starts=starts)
         else:

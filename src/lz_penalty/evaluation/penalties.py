@@ -1,4 +1,4 @@
-"""Make penalties from their names: `guarded`, `paper:0.3`, `guarded:0.2,min_match_length=2`, `dry:0.8,breakers=usual`.
+"""Make penalties from their names: `guarded`, `paper:0.3`, `guarded:0.2,window_size=64`, `policy`, `dry:0.8,breakers=usual`.
 
 Commands and sweeps make every penalty here; `baselines` contains those that are not the LZ penalty.
 """
@@ -6,15 +6,17 @@ Commands and sweeps make every penalty here; `baselines` contains those that are
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from lz_penalty.config import PRESETS, LZPenaltyConfig
 from lz_penalty.errors import LZPenaltyError, bad_value, closest, show, unknown_field
+from lz_penalty.policy import Policy, RequestPolicy, settings_from_request
 
-__all__ = ["Penalty", "family", "is_lz", "penalty", "strength"]
+__all__ = ["POLICY", "Penalty", "family", "is_lz", "penalty", "strength"]
 
+POLICY = "policy"  # the default policy: a penalty for each section
 DRY_FIELDS = ("allowed_length", "base", "breakers", "last_n")
 
 
@@ -24,7 +26,15 @@ class Penalty:
 
     name: str  # as it was requested
     make: Callable[[Any, int], list[Any]]  # returns transformers' processors for a tokenizer and a prompt's length
-    config: LZPenaltyConfig | None = None  # of an LZ penalty; `None` for other penalties and for strength 0
+    config: LZPenaltyConfig | None = None  # of an LZ penalty; `None` for policies, other penalties and strength 0
+    policy: Mapping[str, Any] | None = None  # the request fields of a policy
+
+    @property
+    def lz_fields(self) -> dict[str, Any] | None:
+        """The `lz_*` request fields of an LZ penalty or of a policy; `None` for other penalties and for strength 0."""
+        if self.policy is not None:
+            return dict(self.policy)
+        return None if self.config is None else self.config.to_request()
 
     def request(self, tokenizer: Any) -> dict[str, Any]:
         """Return the arguments of vLLM's `SamplingParams` that ask for this penalty; none for `none`.
@@ -35,17 +45,21 @@ class Penalty:
         >>> penalty("paper:0.3").request(tokenizer=None)
         {'extra_args': {'lz_penalty': 0.3}}
         """
-        if self.config is not None:
-            return {"extra_args": self.config.to_request()}
+        if self.lz_fields is not None:
+            return {"extra_args": self.lz_fields}
         return {key: value for one in self.make(tokenizer, 0) for key, value in one.request().items()}
 
 
 def penalty(name: str) -> Penalty:
     """Return the penalty for `NAME[:VALUE][,FIELD=VALUE ...]`.
 
-    NAME is `none`, an LZ preset or a baseline. VALUE is its strength. The fields of an LZ preset are those of
-    `LZPenaltyConfig`. The fields of `dry` are `allowed_length`, `base`, `last_n` and `breakers`, which is `usual` (see
-    `baselines.usual_breakers`) or `none`. The other baselines have no fields.
+    NAME is `none`, an LZ preset, `policy` or a baseline. VALUE is its strength.
+
+    - The fields of an LZ preset are those of `LZPenaltyConfig`.
+    - `policy` is the default policy. Its fields are those of a request, without `lz_`: a section with a preset, such as
+      `code=failsafe`, or a setting for all sections.
+    - The fields of `dry` are `allowed_length`, `base`, `last_n` and `breakers`, which is `usual` (see
+      `baselines.usual_breakers`) or `none`. The other baselines have no fields.
 
     >>> penalty("guarded:0.3,min_match_length=2").config.min_match_length
     2
@@ -59,9 +73,11 @@ def penalty(name: str) -> Penalty:
         return Penalty(name, lambda tokenizer, prompt_length: [])
     if kind in PRESETS:
         return _lz_penalty(name, kind, value, fields)
+    if kind == POLICY:
+        return _policy(name, value, fields)
     from lz_penalty.evaluation.baselines import BASELINES
 
-    known = ["none", *PRESETS, *BASELINES]
+    known = ["none", *PRESETS, POLICY, *BASELINES]
     if kind not in BASELINES:
         raise LZPenaltyError(
             f"penalty {show(name)}: unknown. Did you mean {closest(kind, known)}? Known: {', '.join(known)}."
@@ -87,8 +103,8 @@ def strength(name: str) -> float:
 
 
 def is_lz(name: str) -> bool:
-    """Return whether the name is that of an LZ penalty, and not `none` or a baseline."""
-    return family(name) in PRESETS
+    """Return whether the name is that of an LZ penalty or of a policy, and not `none` or a baseline."""
+    return family(name) in (*PRESETS, POLICY)
 
 
 def _parts(name: str) -> tuple[str, str, list[str]]:
@@ -99,12 +115,7 @@ def _parts(name: str) -> tuple[str, str, list[str]]:
 
 
 def _lz_penalty(name: str, preset: str, value: str, fields: list[str]) -> Penalty:
-    request: dict[str, Any] = {"lz_preset": preset}
-    if value:
-        request["lz_penalty"] = _number(name, value)
-    for key, text in _pairs(name, fields, "window_size=1024"):
-        request["lz_" + key] = text if text.isalpha() or "_" in text else _number(name, text)
-    config = LZPenaltyConfig.from_request(request)
+    config = LZPenaltyConfig.from_request({"lz_preset": preset} | _lz_fields(name, value, fields, "window_size=1024"))
     if config is None:
         return Penalty(name, lambda tokenizer, prompt_length: [])
 
@@ -114,6 +125,31 @@ def _lz_penalty(name: str, preset: str, value: str, fields: list[str]) -> Penalt
         return [LZPenaltyLogitsProcessor(config, tokenizer=tokenizer, prompt_length=prompt_length)]
 
     return Penalty(name, make, config)
+
+
+def _policy(name: str, value: str, fields: list[str]) -> Penalty:
+    request = {"lz_policy": "default"} | _lz_fields(name, value, fields, "code=failsafe")
+    asked = settings_from_request(request)
+    if isinstance(asked, RequestPolicy) and asked.looks_for_runs:
+        raise LZPenaltyError(
+            f"penalty {show(name)}: a ladder and shadow mode are not penalties; name sections and settings only."
+        )
+    policy = asked.policy if isinstance(asked, RequestPolicy) else Policy.everywhere(asked)
+
+    def make(tokenizer: Any, prompt_length: int) -> list[Any]:
+        from lz_penalty.engines.transformers import LZPolicyLogitsProcessor
+
+        return [LZPolicyLogitsProcessor(policy, tokenizer=tokenizer, prompt_length=prompt_length)]
+
+    return Penalty(name, make, policy=request)
+
+
+def _lz_fields(name: str, value: str, fields: list[str], example: str) -> dict[str, Any]:
+    """Return the request fields for a strength and for fields without their prefix `lz_`."""
+    request: dict[str, Any] = {"lz_penalty": _number(name, value)} if value else {}
+    for key, text in _pairs(name, fields, example):
+        request["lz_" + key] = text if text.isalpha() or "_" in text else _number(name, text)
+    return request
 
 
 def _baseline(name: str, kind: str, value: str, fields: list[str]) -> Penalty:

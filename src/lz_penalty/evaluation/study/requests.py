@@ -84,8 +84,7 @@ def _fields(kind: str, penalty: str) -> tuple[dict[str, Any], dict[str, Any]]:
             raise LZPenaltyError(
                 f"penalty {penalty!r}: kind {kind!r} has no LZ penalty; use vllm, sglang or transformers."
             )
-        config = named(penalty).config
-        return {}, {LZ_FIELD[kind]: alone(kind, config.to_request() if config else OFF)}
+        return {}, {LZ_FIELD[kind]: alone(kind, named(penalty).lz_fields or OFF)}
     body: dict[str, Any] = {LZ_FIELD[kind]: alone(kind, OFF)} if kind in LZ_FIELD else {}
     if penalty == "none":
         return {}, body
