@@ -9,7 +9,7 @@ from lz_penalty.errors import LZPenaltyError
 from lz_penalty.evaluation.measures import is_near_loop
 from lz_penalty.evaluation.study._offline.choice import best_of_families, of_answers, of_harm
 from lz_penalty.evaluation.study._offline.estimate import estimates
-from lz_penalty.evaluation.study._offline.files import read_result
+from lz_penalty.evaluation.study._offline.files import read_result, write_result
 from lz_penalty.evaluation.study._offline.plan import HARM, jobs, read_plan
 from lz_penalty.evaluation.study._offline.questions import questions
 from lz_penalty.evaluation.study._offline.results import Folder
@@ -49,6 +49,29 @@ def test_the_whole_sweep_fits_into_two_hours(plan, data, tmp_path):
         mine = [one for one in found if one.sitting == sitting]
         busy = sum(one.seconds for one in mine) + len({one.job.model.name for one in mine}) * plan.speed.start_seconds
         assert busy <= 60 * plan.speed.sitting
+
+
+def test_finished_jobs_of_a_model_correct_its_estimates(tmp_path):
+    """The first job took three times as long as estimated: with 30 answers, of which the longest had 100 tokens."""
+    tasks = [
+        {"name": name, "source": "instructions", "models": ["one"], "settings": ["none", "paper:0.1"], "cap": 100}
+        for name in ("first", "second")
+    ]
+    plan = read_plan(real_study.sweep(tmp_path, tasks))
+    (tmp_path / "instructions.jsonl").write_text(30 * '{"id": "a", "prompt": "Go on."}\n')
+    models = real_study.models(tmp_path, "one")
+
+    def second():
+        folder = Folder(tmp_path)
+        return estimates(plan, jobs(plan), folder, tmp_path, models, None, 30)[1].seconds
+
+    before = second()
+    assert before == pytest.approx(2 * plan.speed.seconds(longest=100, tokens=30 * 100))
+    rows = [{"penalty": name, "tokens": 100} for name in ("none", "paper:0.1") for _ in range(30)]
+    about = {"model": "one", "job": {"temperature": 0.0}, "seconds": 3 * before}
+    Folder(tmp_path).answers.mkdir()
+    write_result(Folder(tmp_path).result(jobs(plan)[0]), about, rows)
+    assert second() == pytest.approx(3 * before)
 
 
 def test_the_estimate_expects_answers_as_long_as_those_that_were_measured(plan):

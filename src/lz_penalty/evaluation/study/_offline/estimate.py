@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,12 +11,12 @@ from lz_penalty.evaluation.study._offline.plan import BATCH, HARM, Job, Plan
 from lz_penalty.evaluation.study._offline.questions import data_problem, questions
 from lz_penalty.evaluation.study._offline.results import Folder
 from lz_penalty.evaluation.study._offline.settings import setting
+from lz_penalty.evaluation.study._offline.writer import group_of
 
 __all__ = ["Estimate", "estimates", "model_problem"]
 
 TEXTS_OF_HARM = 93  # texts of one part
 WAITS = "waits for tuning"
-BATCH_SECONDS_PER_TOKEN = 0.006  # of a step; a batch takes as many steps as its longest answer has tokens
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,10 @@ def estimates(
 
     The starts of engines are part of a sitting: one for each model in it.
     """
-    best, speeds = folder.best(plan), folder.speeds()
+    best, paces = folder.best(plan), folder.paces(plan.speed)
     found, used, sitting, started = list[Estimate](), 0.0, 1, set[str]()
     for job in given:
-        one = _estimate(plan, job, best, speeds, folder, data, models, limit)
+        one = _estimate(plan, job, best, paces, folder, data, models, limit)
         if one.state and one.state != WAITS:
             found.append(one)
             continue
@@ -76,7 +77,7 @@ def _estimate(
     plan: Plan,
     job: Job,
     best: Mapping[str, str],
-    speeds: Mapping[str, float],
+    paces: Mapping[str, float],
     folder: Folder,
     data: Path,
     models: Path,
@@ -85,18 +86,20 @@ def _estimate(
     waits = plan.waits_for(job.task, best)
     names = folder.settings_of(plan, job)
     count = len(names) + -(-len(waits) // job.task.parts)
-    written = sum(setting(name).stop is None for name in names) + count - len(names)
     problem = data_problem(job.task, data) or model_problem(job, models)
     state = "done" if folder.is_done(job) or (job.is_tuning and not names) else problem or (WAITS if waits else "")
     if job.task.source == HARM:
         texts = min(TEXTS_OF_HARM, limit or TEXTS_OF_HARM)
         return Estimate(job, count, texts * count, 0.0, texts * count / plan.speed.texts_per_second, state=state)
     asked = 0 if data_problem(job.task, data) else len(questions(job.task, data)[:limit])
-    answers = asked * written * job.runs
     length = min(job.task.tokens.get(job.model.name, job.task.cap), job.task.cap)
-    tokens = answers * length
-    speed = speeds.get(job.model.name, plan.speed.tokens_per_second)
-    seconds = tokens / speed
+    answers = asked * job.runs
     if job.task.source == BATCH:
-        seconds = count * job.runs * job.task.cap * BATCH_SECONDS_PER_TOKEN
-    return Estimate(job, count, answers, tokens, seconds, state=state)
+        seconds = count * job.runs * plan.speed.seconds(job.task.cap, asked * length)
+        return Estimate(job, count, count * answers, count * answers * length, seconds, state=state)
+    groups = Counter(group_of(one, job.temperature) for one in map(setting, names) if one.stop is None)
+    groups[1] += count - len(names)
+    expected = sum(plan.speed.seconds(job.task.cap, n * answers * length) for n in groups.values() if n)
+    written = groups.total() * answers
+    seconds = expected * paces.get(job.model.name, 1.0)
+    return Estimate(job, count, written, written * length, seconds, state=state)

@@ -94,10 +94,19 @@ class Speed:
     """What the estimate assumes before anything was measured: see `sweeps/real.toml`."""
 
     tokens_per_second: float = 2_000.0
+    step_seconds: float = 0.02
     start_seconds: float = 60.0
     texts_per_second: float = 10.0
     minutes: float = 120.0
     sitting: float = 30.0
+
+    def seconds(self, longest: float, tokens: float) -> float:
+        """Return how long an engine writes answers at the same time. The longest of them needs a step for each token.
+
+        >>> Speed(tokens_per_second=1_000, step_seconds=0.01).seconds(longest=200, tokens=5_000)
+        7.0
+        """
+        return longest * self.step_seconds + tokens / self.tokens_per_second
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from lz_penalty._files import read_json
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.evaluation.study._offline.choice import best_of_families, of_answers, of_harm
 from lz_penalty.evaluation.study._offline.files import RESULT, Record, read_result
-from lz_penalty.evaluation.study._offline.plan import BATCH, HARM, Job, Plan, jobs
+from lz_penalty.evaluation.study._offline.plan import BATCH, HARM, Job, Plan, Speed, jobs
 from lz_penalty.evaluation.study._offline.settings import NONE, canonical, setting
+from lz_penalty.evaluation.study._offline.writer import group_of
 
 MOST_BYTES = 2**26  # of a summary
 
@@ -32,7 +33,7 @@ class Folder:
         self._earlier = read_summary(tuning) if tuning is not None else {}
         self.answers, self.texts, self.locks = path / "answers", path / "texts", path / "locks"
         self._best: dict[str, str] = {}
-        self._written: dict[Path, tuple[str, float, float]] = {}  # model, tokens and seconds of result files
+        self._timed: dict[Path, tuple[str, float, float]] = {}  # what `_timed` returns for result files
 
     def result(self, job: Job) -> Path:
         """Return the result file of a job."""
@@ -70,19 +71,28 @@ class Folder:
         lacking = [name for name in names if canonical(name) not in self._earlier]
         return tuple(name for name in names if name == NONE or name in lacking) if lacking else ()
 
-    def speeds(self) -> dict[str, float]:
-        """Return the tokens per second of each model, as measured by the jobs that are done."""
-        for path in sorted(self.answers.glob(f"*{RESULT}")):
-            if path not in self._written:
-                about, rows = read_result(path)
-                timed = about["job"].get("what") not in (HARM, BATCH)
-                written = sum(row["tokens"] for row in rows if timed and setting(row["penalty"]).stop is None)
-                self._written[path] = (about["model"], written, about.get("seconds", 0.0) if timed else 0.0)
+    def paces(self, speed: Speed) -> dict[str, float]:
+        """Return how long the finished jobs of each model took, divided by what `speed` says for these answers."""
         totals: dict[str, list[float]] = {}
-        for model, tokens, seconds in self._written.values():
+        for path in sorted(self.answers.glob(f"*{RESULT}")):
+            if path not in self._timed:
+                self._timed[path] = _timed(*read_result(path), speed)
+            model, seconds, expected = self._timed[path]
             total = totals.setdefault(model, [0.0, 0.0])
-            total[0], total[1] = total[0] + tokens, total[1] + seconds
-        return {model: tokens / seconds for model, (tokens, seconds) in totals.items() if tokens and seconds}
+            total[0], total[1] = total[0] + seconds, total[1] + expected
+        return {model: seconds / expected for model, (seconds, expected) in totals.items() if seconds and expected}
+
+
+def _timed(about: Record, rows: list[Record], speed: Speed) -> tuple[str, float, float]:
+    """Return the model of a result file, the seconds that its answers took, and those that `speed` says; zeros for others."""
+    job = about["job"]
+    if job.get("what") in (HARM, BATCH) or "seconds" not in about:
+        return about["model"], 0.0, 0.0
+    groups: dict[int, list[int]] = defaultdict(list)
+    for row in rows:
+        if setting(row["penalty"]).stop is None:
+            groups[group_of(setting(row["penalty"]), job["temperature"])].append(row["tokens"])
+    return about["model"], about["seconds"], sum(speed.seconds(max(tokens), sum(tokens)) for tokens in groups.values())
 
 
 def tuned(results: Iterable[tuple[Record, list[Record]]]) -> Mapping[str, Any]:

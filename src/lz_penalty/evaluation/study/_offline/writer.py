@@ -14,7 +14,7 @@ from lz_penalty.evaluation.penalties import family
 from lz_penalty.evaluation.prompting import prompt_ids
 from lz_penalty.evaluation.study._offline.settings import Setting
 
-__all__ = ["Engine", "Sampling", "Writer", "Written", "chat_ids", "measured", "text_ids"]
+__all__ = ["Engine", "Sampling", "Writer", "Written", "chat_ids", "group_of", "measured", "text_ids"]
 
 # No compilation, which takes a minute; CUDA graphs of whole steps, which make small models fast.
 COMPILATION = {
@@ -107,7 +107,8 @@ class Writer:
                 (number, place)
                 for place in range(len(prompts))
                 for number, one in enumerate(settings)
-                if _group(one) == group and not (group and reuse and _reused(one, reuse[place], out[number], place))
+                if group_of(one, sampling.temperature) == group
+                and not (group and reuse and _reused(one, reuse[place], out[number], place))
             ]
             params = {number: self._params(settings[number], sampling) for number, _ in asked}
             outputs = self.llm.generate(
@@ -147,9 +148,15 @@ def _is_plain(setting: Setting) -> bool:
     return setting.penalty.name == "none" and setting.temperature is None
 
 
-def _group(setting: Setting) -> int:
-    """Return when the answers of a setting are written: first those without a penalty, last vLLM's own penalties."""
-    return 0 if _is_plain(setting) else 2 if family(setting.penalty.name) in OWN else 1
+def group_of(setting: Setting, temperature: float) -> int:
+    """Return in which of three groups, one after the other, the answers of a setting are written.
+
+    The first group has the greedy answers without a penalty, which are used again where a penalty is idle. The last group has
+    vLLM's own penalties.
+    """
+    if family(setting.penalty.name) in OWN:
+        return 2
+    return 0 if _is_plain(setting) and temperature == 0 else 1
 
 
 def _reused(setting: Setting, plain: list[Written], answers: list[Any], place: int) -> bool:
