@@ -126,8 +126,9 @@ class LZPenaltyConfig:
     def guarded(cls, **changes: Any) -> LZPenaltyConfig:
         """Return the settings to serve models with: a gate, and escalation against persistent loops.
 
-        Copies of at least four tokens are charged, only where more than 40 % of the output's last 384 tokens are copied. The
-        prompt does not count. A rule chose the numbers on real models: see research/presets/README.md.
+        Copies of at least four tokens are charged where more than 40 % of the output's last 384 tokens are copied, and in
+        full from 50 % on. Of a shorter output, all tokens count, from token 48 on. The prompt does not count. A rule chose
+        the numbers on real models: see research/presets/README.md.
         """
         chosen = {
             "strength": 0.4,

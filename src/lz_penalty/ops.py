@@ -60,8 +60,8 @@ def apply_lz_penalty_(
         tail_ids: `[rows, n]`, a few more tokens per row, appended to its history (speculative drafts).
         tail_lengths: `[rows]`, how many of these tokens count; `None` means all.
         newest_ids: `[rows]`, the last token of each row, for engines that keep histories: it is written to the history,
-            at `lengths - 1`, before anything is read. A negative one means that the history is complete. A row with a
-            newest token must not share its slot. If no row is penalised, nothing is written.
+            at `lengths - 1`, before anything is read. -1 means that the history is complete. A row with a newest token
+            must not share its slot. If no row is penalised, nothing is written.
         vocab_size: the alphabet, if the logits are padded beyond it; `None` means their width.
         backend: "auto", or one of "numpy", "numba", "torch", "triton". A backend named here runs or raises.
 
@@ -101,6 +101,8 @@ def prepare_lz_penalty(
     Args:
         logits: this and the other arrays as in `apply_lz_penalty_`. Nothing is computed from them here. Shapes, dtypes and
             devices are checked, and on the CPU also the values of lengths and indices: give the arrays of a real step.
+        sampled_ids: `[n]` or `[n, 1]`, int32 or int64, torch only: tokens that the host does not know yet. A newest token of
+            `-2 - i` is `sampled_ids[i]`.
         ahead: with Triton on CUDA, use two launches, the first of which needs no logits. After a few calls, the attribute
             `ahead` of the function is a `lz_penalty.kernels.triton._launch.LaunchAhead`: with it, C can start the first
             launch while the logits are still being computed. Call the function on one stream only, because it keeps the
@@ -140,7 +142,7 @@ def _prepared_with_sampled(
     given: tuple[Any, ...], sampled_ids: Any, config: Any, vocab_size: Any, backend: str, ahead: bool
 ) -> Step:
     """Return a step that looks the newest tokens up in `sampled_ids`: in its kernels, or before it calls them."""
-    _check_sampled(sampled_ids, given)
+    _check_sampled(sampled_ids, given, backend)
     *others, newest_ids = given
     if (choose_backend(given[0]) if backend == "auto" else backend) == "triton":
         chosen, packed, vocab_size = _checked(given, config, vocab_size, backend)
@@ -148,11 +150,21 @@ def _prepared_with_sampled(
             return chosen.prepare((*given, sampled_ids), packed, vocab_size, ahead=ahead)
         return lambda logits, *_: logits
     step: Any = _prepared((*others, _looked_up(newest_ids, sampled_ids)), config, vocab_size, backend, ahead)
-    return lambda *given: step(*given[:-2], _looked_up(*given[-2:]))
+
+    def with_sampled(
+        logits, token_ids, lengths=None, starts=None, row_to_slot=None, tail_ids=None, tail_lengths=None, newest_ids=None,
+        sampled_ids=None,
+    ) -> Any:  # fmt: skip
+        newest_ids = _looked_up(newest_ids, sampled_ids)
+        return step(logits, token_ids, lengths, starts, row_to_slot, tail_ids, tail_lengths, newest_ids)
+
+    return with_sampled
 
 
 def _looked_up(newest_ids: Any, sampled_ids: Any) -> Any:
     """Return the newest tokens, with `sampled_ids[i]` for every -2 - i."""
+    if newest_ids is None or sampled_ids is None:
+        return newest_ids
     place = -2 - newest_ids
     return sampled_ids.view(-1)[place.clamp(min=0)].where(place >= 0, newest_ids)
 
@@ -306,8 +318,9 @@ def _check_vector(name: str, array: Any, rows: int, like: Any, backend: str) -> 
         raise LZPenaltyError(f"{name} is {_describe(array)}: must be of shape [{rows}], of {', '.join(_INTEGERS)}.")
 
 
-def _check_sampled(sampled: Any, given: tuple[Any, ...]) -> None:
+def _check_sampled(sampled: Any, given: tuple[Any, ...], backend: str) -> None:
     logits, newest_ids = given[0], given[7]
+    _library(logits)
     _check_same_place("sampled_ids", sampled, logits)
     if sampled.ndim not in (1, 2) or sampled.shape[0] == 0 or sampled.shape[1:] not in ((), (1,)):
         raise LZPenaltyError(f"sampled_ids is {_describe(sampled)}: must be of shape [n] or [n, 1], with n at least 1.")
@@ -317,6 +330,12 @@ def _check_sampled(sampled: Any, given: tuple[Any, ...]) -> None:
         raise LZPenaltyError(f"sampled_ids is {_describe(sampled)}: must be a contiguous torch tensor.")
     if newest_ids is None:
         raise LZPenaltyError("sampled_ids was given without newest_ids: these say which token belongs to which row.")
+    rows, _ = _check_matrix("logits", logits, _FLOATS)
+    _check_vector("newest_ids", newest_ids, rows, logits, backend)
+    if logits.device.type == "cpu" and any(-2 - token >= sampled.shape[0] for token in newest_ids.tolist()):
+        raise LZPenaltyError(
+            f"newest_ids = {show(newest_ids.tolist())}: -2 - i names sampled_ids[i], which has {sampled.shape[0]} tokens."
+        )
 
 
 def _check_newest(lengths: list[int], row_to_slot: Any, newest: list[int]) -> None:

@@ -221,6 +221,53 @@ def test_prepared_once_it_is_the_same_at_every_step(backend):
         assert min(map(min, both[0][0])) < 0
 
 
+@pytest.mark.parametrize("backend", [one for one in ALL if one.library is torch], ids=str)
+def test_sampled_ids_are_the_newest_tokens_that_they_stand_for(backend):
+    """Row 0 has a token that the host knows, row 1 the first sampled one. Later steps may leave arguments out."""
+    packed = pack_configs(PAPER, None if backend.device in (None, "cpu") else backend.device)
+
+    def arrays(newest):
+        given = [zeros(), TOKENS.copy(), np.array([6, 5]), np.array([0, 1]), np.array([1, 0]), np.array(newest)]
+        return [torch.from_numpy(array).to(backend.device) for array in given]
+
+    def step_of(newest, sampled):
+        logits, tokens, lengths, starts, slots, fresh = arrays(newest)
+        given = (logits, tokens, lengths, starts, slots, None, None, fresh)
+        return prepare_lz_penalty(*given, sampled, config=packed, backend=backend.name), given
+
+    sampled = torch.tensor([[3], [7]], dtype=torch.int32, device=backend.device)
+    known, given = step_of([2, 3], None)
+    expected = known(*given).tolist()
+    unknown, given = step_of([2, -2], sampled)
+    assert unknown(*given, sampled).tolist() == expected
+    known, given = step_of([-1, -1], None)
+    expected = known(*given[:5]).tolist()
+    unknown, given = step_of([-1, -1], sampled)
+    for left_out in (given[:5], given, (*given, None)):
+        given[0].zero_()
+        assert unknown(*left_out).tolist() == expected
+    assert min(map(min, expected)) < 0
+
+
+@pytest.mark.parametrize(
+    ("newest", "message"),
+    [([1, 2], "both must be of one library"), (np.array([0.5, 1.0]), "one library"), (None, "without newest_ids")],
+)
+def test_bad_sampled_ids(newest, message):
+    logits, tokens, lengths = torch.zeros(2, 8), torch.from_numpy(TOKENS), torch.tensor([6, 5])
+    with pytest.raises(LZPenaltyError, match=message):
+        prepare_lz_penalty(
+            logits, tokens, lengths, newest_ids=newest, sampled_ids=torch.zeros(2, dtype=torch.int32), config=PAPER
+        )
+
+
+def test_a_newest_token_that_names_no_sampled_one():
+    logits, tokens, lengths = torch.zeros(2, 8), torch.from_numpy(TOKENS), torch.tensor([6, 5])
+    newest, sampled = torch.tensor([-4, 1]), torch.zeros(2, dtype=torch.int32)
+    with pytest.raises(LZPenaltyError, match="which has 2 tokens"):
+        prepare_lz_penalty(logits, tokens, lengths, newest_ids=newest, sampled_ids=sampled, config=PAPER)
+
+
 def test_preparing_checks_and_changes_nothing():
     logits = zeros()
     with pytest.raises(LZPenaltyError, match="lengths"):

@@ -33,10 +33,10 @@ class Settings(NamedTuple):
     """The settings of one request.
 
     Attributes:
-        settings_row: int32 `[14]`, its settings row; with a policy, that of an answer.
+        settings_row: int32 `[16]`, its settings row; with a policy, that of an answer.
         reach: how many trailing tokens can matter to it.
         include_prompt: whether these may be tokens of the prompt.
-        settings_rows: int32 `[5, 14]`, the settings row in each of `SECTIONS`; zeros without a penalty.
+        settings_rows: int32 `[5, 16]`, the settings row in each of `SECTIONS`; zeros without a penalty.
         asked: the policy, ladder and shadow mode, `None` without any of them.
     """
 

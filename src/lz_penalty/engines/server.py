@@ -42,7 +42,7 @@ class ServerSettings:
         stop_token_id: vLLM only: a token that the model never generates. If vLLM has no better way, a request that the
             ladder stops ends with this token, which is then its stop reason.
         wait_for_tokens: vLLM only: whether the V1 runner waits for the newest tokens at each step, as with any other processor.
-            `False` saves time with small models. It is tested in engines on a CPU, and has not run in one on a GPU yet.
+            `False` should save time with small models. That has not been measured: it ran in engines on a CPU, not on a GPU.
     """
 
     default: Asked = None

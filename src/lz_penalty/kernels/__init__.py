@@ -33,9 +33,9 @@ class Step(Protocol):
 
     def __call__(
         self, logits, token_ids, lengths=None, starts=None, row_to_slot=None, tail_ids=None, tail_lengths=None,
-        newest_ids=None,
+        newest_ids=None, sampled_ids=None,
     ) -> Any:  # fmt: skip
-        """Penalise the logits of one step."""
+        """Penalise the logits of one step. Only a step that was prepared with `sampled_ids` takes them."""
 
 
 class Backend(Protocol):

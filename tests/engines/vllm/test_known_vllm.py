@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor, LogitsProcessors
 from vllm.v1.sample.logits_processor.builtin import MinPLogitsProcessor
 from vllm.v1.worker.gpu_input_batch import InputBatch
@@ -42,11 +43,28 @@ def test_this_vllm_is_known_and_its_method_is_wrapped_once():
     assert getattr(InputBatch, METHOD) is wrapped
 
 
-@pytest.mark.parametrize("changes", [{"asynchronous": False}, {"pipeline": 2}, {"batches": 3}])
-def test_other_engines_wait(changes):
+@pytest.mark.parametrize(
+    ("changes", "v1", "reason"),
+    [
+        ({"asynchronous": False}, True, "without asynchronous scheduling"),
+        ({"pipeline": 2}, True, "with pipeline parallelism"),
+        ({"batches": 3}, True, "asynchronous scheduling"),
+        ({}, False, "V2 runner"),
+    ],
+)
+def test_in_other_engines_the_log_says_that_the_setting_has_no_effect(caplog, changes, v1, reason):
     original = getattr(InputBatch, METHOD)
-    assert not device_tokens(config(**changes)).is_used
+    with caplog.at_level("WARNING"):
+        assert not device_tokens(config(**changes), v1).is_used
     assert getattr(InputBatch, METHOD) is original
+    assert reason in no_effect(caplog)
+
+
+def no_effect(caplog):
+    """Return the one warning that the operator's setting has no effect."""
+    (said,) = [record.getMessage() for record in caplog.records if "has no effect" in record.getMessage()]
+    assert said.startswith("wait_for_tokens = false")
+    return said
 
 
 @pytest.mark.parametrize("given", ["{}", '{"wait_for_tokens": true}'])
@@ -64,11 +82,9 @@ def test_vllm_waits_unless_the_operator_switches_it_off(monkeypatch, given):
 def test_a_vllm_that_is_not_known_waits_and_the_log_says_so(monkeypatch, caplog, owner, name):
     original = getattr(InputBatch, METHOD)
     monkeypatch.setattr(owner, name, lambda self: None)
-    with caplog.at_level("INFO"):
+    with caplog.at_level("WARNING"):
         assert not device_tokens(config()).is_used
-    said = [record.getMessage() for record in caplog.records if "waits for the newest tokens" in record.getMessage()]
-    assert len(said) == 1
-    assert f"{owner.__name__}.{name}." in said[0]
+    assert f"{owner.__name__}.{name} of vLLM" in no_effect(caplog)
     if name != METHOD:
         assert getattr(InputBatch, METHOD) is original
 
@@ -131,7 +147,7 @@ class ChangedMinP(MinPLogitsProcessor):
         pass
 
 
-def test_other_processors_need_the_lists():
+def test_other_processors_need_the_lists(caplog):
     ours = Ours()
     built_in = object.__new__(MinPLogitsProcessor)
     assert no_wait._tokens_of(LogitsProcessors([built_in, ours])) is ours.device_tokens
@@ -145,6 +161,24 @@ def test_other_processors_need_the_lists():
         [Ours(False)],
     ):
         assert no_wait._tokens_of(LogitsProcessors(processors)) is None
+    caplog.clear()
+    no_wait._tokens_of(LogitsProcessors([ours, Other()]))
+    assert "Other" in no_effect(caplog)
+
+
+def test_an_event_that_c_cannot_use_makes_vllm_wait():
+    """A subclass of vLLM's runner may record a `torch.Event`, which has no handle."""
+    sampled = SimpleNamespace(is_cuda=True, dtype=torch.int32)
+    batch = SimpleNamespace(
+        sampling_metadata=None,
+        prev_sampled_token_ids=sampled,
+        sampled_token_ids_cpu=torch.zeros((1, 1), dtype=torch.int32),
+        async_copy_ready_event=object(),
+    )
+    waited, tokens = [], DeviceTokens(is_used=True)
+    tokens.before_sampling(batch, waited.append)
+    assert waited == [batch]
+    assert tokens.sampled is None
 
 
 def test_a_vllm_that_asks_must_go_on_repairing_its_lists():

@@ -104,7 +104,7 @@ class NewestReader:
         """Write the fields of the next buffer and make it the current one.
 
         Args:
-            on_device: whether only the device has the tokens that are -1, each in its row; see `vllm_step.c`.
+            on_device: whether a -1 at the end of a list means a token that only the device has, in the row of the list.
 
         Returns:
             1 if the fields were written; 0 if a list has gained more tokens or none, or a history is full; -1 if a token is

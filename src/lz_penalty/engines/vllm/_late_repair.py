@@ -48,7 +48,8 @@ class LateRepair:
         self._places = np.full(len(self._outputs), _NOWHERE, dtype=np.int32)
         self._noted = self.sources.copy()
         self._awaited: tuple[Any, Any] | None = None
-        self._compiled = functions() if all(type(output) is list for output in self._outputs) else None
+        compiles = bool(self._outputs) and all(type(output) is list for output in self._outputs)
+        self._compiled = functions() if compiles else None
         self._lists = (ctypes.c_void_p * len(self._outputs))(*map(id, self._outputs))
         arrays = (self.sources.ctypes.data, self._places.ctypes.data, self._noted.ctypes.data)
         self._repairs = _Repairs(ctypes.addressof(self._lists), *arrays, len(self._outputs))

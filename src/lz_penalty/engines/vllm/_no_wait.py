@@ -98,7 +98,8 @@ class DeviceTokens:
             repair.sources[:] = self._in_place
             self._has_moved = False
         sampled, on_host = batch.prev_sampled_token_ids, batch.sampled_token_ids_cpu
-        if self._waits or on_host is None or sampled is None or sampled.dtype is not torch.int32:
+        usable = sampled is not None and sampled.dtype is torch.int32 and on_host is not None
+        if self._waits or not usable or not _is_known(batch.async_copy_ready_event, sampled):
             self.sampled = None
             original(batch)
             return
@@ -131,6 +132,11 @@ class DeviceTokens:
         self.sampled = self._arrived = self._step = None
 
 
+def _is_known(arrived: Any, sampled: torch.Tensor) -> bool:
+    """Return whether C can use the event. A subclass of vLLM's runner may have one of another type."""
+    return not sampled.is_cuda or hasattr(arrived, "cuda_event")
+
+
 def _vllm_needs_lists(batch: Any) -> bool:
     """Return whether vLLM itself reads the lists, as `InputBatch._make_sampling_metadata` decides it."""
     thinking = batch.thinking_budget_state_holder
@@ -144,24 +150,31 @@ def _vllm_needs_lists(batch: Any) -> bool:
 # ---------------------------------------------------------------- the wrapped method
 
 
-def device_tokens(vllm_config: Any) -> DeviceTokens:
-    """Return a processor's `DeviceTokens`. Where the tokens can be left on the device, wrap vLLM's method."""
+def device_tokens(vllm_config: Any, v1: bool = True) -> DeviceTokens:
+    """Return a processor's `DeviceTokens`. Where the tokens can be left on the device, wrap vLLM's method.
+
+    If the operator asks for that and it cannot be done, log why.
+    """
+    if server_settings().wait_for_tokens:
+        return DeviceTokens(is_used=False)
+    if not v1:
+        return _not_used("the V2 runner has the tokens on the device anyway")
     from vllm.v1.worker.gpu_input_batch import InputBatch  # only in a worker: the API server imports this module too
 
-    if server_settings().wait_for_tokens or not _has_two_steps_under_way(vllm_config):
-        return DeviceTokens(is_used=False)
+    if not _has_two_steps_under_way(vllm_config):
+        return _not_used("this vLLM runs without asynchronous scheduling, or with pipeline parallelism")
     found = InputBatch.update_async_output_token_ids
     unknown = first_unknown(getattr(found, _ORIGINAL, found))
     if unknown is not None:
-        _LOGGER.info(
-            "vLLM %s waits for the newest tokens at each step: lz-penalty does not know its %s.",
-            vllm.__version__,
-            unknown,
-        )
-        return DeviceTokens(is_used=False)
+        return _not_used(f"lz-penalty does not know {unknown} of vLLM {vllm.__version__}, so vLLM waits at each step")
     if not hasattr(found, _ORIGINAL):
         InputBatch.update_async_output_token_ids = _wrapped(found)
     return DeviceTokens(is_used=True)
+
+
+def _not_used(reason: str) -> DeviceTokens:
+    _LOGGER.warning("wait_for_tokens = false has no effect: %s.", reason)
+    return DeviceTokens(is_used=False)
 
 
 def _has_two_steps_under_way(vllm_config: Any) -> bool:
@@ -194,4 +207,7 @@ def _tokens_of(processors: Any) -> DeviceTokens | None:
         readers = [one for one in processors.all if type(one) not in _READ_NO_TOKENS]
         tokens = getattr(readers[0], "device_tokens", None) if len(readers) == 1 else None
         _of_processors[processors] = tokens if tokens is not None and tokens.is_used else None
+        if len(readers) > 1 and not server_settings().wait_for_tokens:
+            others = ", ".join(type(one).__name__ for one in readers if getattr(one, "device_tokens", None) is None)
+            _not_used(f"these processors may read the tokens, so vLLM waits at each step: {others}")
         return _of_processors[processors]

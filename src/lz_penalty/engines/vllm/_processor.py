@@ -17,7 +17,7 @@ from lz_penalty.engines._requests import SettingsReader
 from lz_penalty.engines.server import server_settings
 from lz_penalty.engines.vllm._counting import V1Loops, V2Loops
 from lz_penalty.engines.vllm._ending import prepare_end, wrap_params_update
-from lz_penalty.engines.vllm._no_wait import DeviceTokens, device_tokens
+from lz_penalty.engines.vllm._no_wait import device_tokens
 from lz_penalty.engines.vllm._registry import GenerationRegistry
 from lz_penalty.engines.vllm._startup import (
     NAME,
@@ -63,7 +63,7 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
         counted = counted_slots(vllm_config.parallel_config, slots, v1)
         counts_loops = server_settings().count_loops and counted
         registry = GenerationRegistry(vllm_config, counted)
-        self.device_tokens = device_tokens(vllm_config) if v1 else DeviceTokens(is_used=False)
+        self.device_tokens = device_tokens(vllm_config, v1)
         self._state: Any
         self._loops: Any = None  # counts loops; `None` if the server does not ask for that
         if v1:

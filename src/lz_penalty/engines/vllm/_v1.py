@@ -385,5 +385,6 @@ def _placeholder_error() -> LZPenaltyError:
     """Return the error for an output id that vLLM has not filled in."""
     return LZPenaltyError(
         "vLLM gave an output id of -1, a placeholder for a token that it has not copied to the host: the LZ penalty "
-        "cannot see the text. Use --no-async-scheduling, or report the way in which you started vLLM."
+        "cannot see the text. If LZ_PENALTY_SERVER sets wait_for_tokens to false, leave it out. Otherwise use "
+        "--no-async-scheduling, or report how you started vLLM."
     )

@@ -11,12 +11,14 @@ lowers the logits with atomic minima: the smallest value of each token remains, 
 without a sort. A long window is cut into chunks that many programs share; scratch memory carries the longest match and the
 original logits from `gather_kernel` to `write_kernel`. `store_kernel` is launched if an engine passes the newest tokens.
 
-With a gate, a row must know how many of its last tokens are copied. The first call counts them. The calls after it keep the
-number: if the context grows by exactly one token, they only look at the newest token and at the one that is no longer recent.
+With a gate, a row must know how many of its last tokens are copied. The first two calls count them. From the second call on,
+the number is kept: if the context has grown by exactly one token, a call only looks at the newest token and at the one that is
+no longer recent.
 
 An engine may know the newest tokens long before it has the logits. Then `find_kernel` finds the changes, on its own stream
 while the model runs, and `lower_kernel` lowers the logits. Only `lower_kernel` makes the step longer. If the device has
-nothing else to do, one launch of `row_kernel` takes less time; C chooses (`native/vllm_step.c`).
+nothing else to do, one launch of `row_kernel` takes less time; C chooses (`native/vllm_step.c`). That launch keeps nothing
+and counts all copied tokens.
 
 The host need not know the newest tokens: with `sampled_ids`, the kernels read them from an array on the device.
 """
