@@ -190,7 +190,7 @@ def test_a_default_in_the_generation_config(server, expect, with_default):
     model = str(with_default)
     assert complete(server, model=model) == expect(PRESETS["guarded"])
     assert complete(server, model=model, lz_penalty=0) == expect(None)
-    assert complete(server, model=model, lz_penalty=0.6) == expect(LZPenaltyConfig(strength=0.6))  # complete by itself
+    assert complete(server, model=model, lz_penalty=0.6) == expect(replace(PRESETS["guarded"], strength=0.6))
     refined = replace(PRESETS["guarded"], min_match_length=1)
     assert complete(server, model=model, lz_min_match_length=1) == expect(refined)
     gated = replace(PRESETS["guarded"], gate_low=0.0, gate_high=0.6, gate_window=30)
