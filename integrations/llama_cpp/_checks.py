@@ -90,7 +90,7 @@ def with_defaults(model_file: Path, model: Any, requests: list[Request], special
         ({"lz_window_size": 40}, replace(default, window_size=40)),
         ({"lz_gate_low": "none", "lz_gate_high": None}, replace(default, gate_low=None, gate_high=None)),
         ({"lz_preset": "paper"}, LZPenaltyConfig()),
-        ({"lz_penalty": 0.3}, LZPenaltyConfig(strength=0.3)),
+        ({"lz_penalty": 0.3}, replace(default, strength=0.3)),
     )
     chosen = []
     for number, request in enumerate(requests):

@@ -202,8 +202,8 @@ common_params_lz common_lz_eval_fields(const common_params_lz & defaults, const 
     common_params_lz lz = defaults;
     if (fields.contains("lz_preset")) {
         lz = lz_preset(fields.at("lz_preset"));
-    } else if (fields.contains("lz_penalty")) {
-        lz = lz_preset("paper");
+    } else if (defaults.penalty == 0.0) {
+        lz = lz_preset("paper"); // lz_penalty is given
     }
     for (const auto & field : lz_fields) {
         if (fields.contains(field.name)) {

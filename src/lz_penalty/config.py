@@ -154,15 +154,23 @@ class LZPenaltyConfig:
     # ------------------------------------------------------------ requests
 
     def to_request(self) -> dict[str, Any]:
-        """Return the config as flat `lz_*` request fields with JSON values; fields at their default are left out.
+        """Return the config as flat `lz_*` request fields with JSON values: the closest preset and what differs from it.
+
+        The fields name their preset, so they ask for this config whatever the server's default is.
 
         >>> LZPenaltyConfig.failsafe(strength=0.2).to_request()
-        {'lz_penalty': 0.2, 'lz_min_match_length': 'none', 'lz_escalation': 1.0}
+        {'lz_preset': 'failsafe', 'lz_penalty': 0.2}
         """
-        request: dict[str, Any] = {"lz_penalty": self.strength}
+        changes = {name: self._changes(preset()) for name, preset in PRESETS.items()}
+        closest = min(changes, key=lambda name: len(changes[name]))
+        return {"lz_preset": closest} | changes[closest]
+
+    def _changes(self, preset: LZPenaltyConfig) -> dict[str, Any]:
+        """Return the request fields that turn a preset into this config."""
+        changes = {}
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name == "strength" or value == field.default:
+            if value == getattr(preset, field.name):
                 continue
             if value is None:
                 value = "none"
@@ -170,22 +178,26 @@ class LZPenaltyConfig:
                 value = int(value)
             elif isinstance(value, tuple):
                 value = list(value)
-            request["lz_" + field.name] = value
-        return request
+            changes["lz_penalty" if field.name == "strength" else "lz_" + field.name] = value
+        return changes
 
     @classmethod
     def from_request(cls, request: Mapping[str, Any], default: LZPenaltyConfig | None = None) -> LZPenaltyConfig | None:
         """Return the config that a request's flat `lz_*` fields ask for; `None` means no penalty.
 
-            no lz_* field                    -> default
-            lz_penalty or lz_preset is given -> the preset, or the paper's settings; other fields override single values
-            only other lz_* fields           -> default with these values; an error if there is no default
-            lz_penalty = 0                   -> no penalty
+            no lz_* field              -> default
+            lz_preset is given         -> that preset; other fields override single values
+            other lz_* fields          -> default with these values
+            lz_penalty, and no default -> the paper's settings with this strength; other fields override single values
+            neither, and no default    -> an error
+            lz_penalty = 0             -> no penalty
 
         Fields without the prefix `lz_` are ignored. `default` is the server's default.
 
         >>> LZPenaltyConfig.from_request({"lz_preset": "guarded", "lz_penalty": 0.3}).strength
         0.3
+        >>> LZPenaltyConfig.from_request({"lz_penalty": 0.3}, default=LZPenaltyConfig.guarded()).window_size
+        384
         >>> LZPenaltyConfig.from_request({"lz_penalty": 0}, default=LZPenaltyConfig()) is None
         True
         >>> LZPenaltyConfig.from_request({"lz_windowsize": 64})
@@ -206,10 +218,10 @@ class LZPenaltyConfig:
                 changes[field] = _REQUEST_CHECKS[field](key, _from_json(key, value))
         if "lz_preset" in given:
             base = PRESETS[choice(*PRESETS)("lz_preset", given["lz_preset"])]()
-        elif "lz_penalty" in given:
-            base = cls()
         elif default is not None:
             base = default
+        elif "lz_penalty" in given:
+            base = cls()
         else:
             raise LZPenaltyError(
                 f"{', '.join(given)}: given without lz_penalty or lz_preset, and there is no server default to refine. "

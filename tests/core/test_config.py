@@ -205,12 +205,44 @@ configs = st.builds(
 )
 
 
-@given(configs)
-def test_requests_survive_json_and_any_server_default(config):
+presets = st.builds(
+    lambda name, changes: PRESETS[name](**changes),
+    st.sampled_from(list(PRESETS)),
+    st.fixed_dictionaries(
+        {},
+        optional={"strength": st.floats(0.001, 100), "window_size": st.integers(1, 65_536), "buffer_size": st.just(64)},
+    ),
+)
+
+
+@given(configs | presets, st.none() | configs | presets)
+def test_requests_survive_json_and_any_server_default(config, default):
     request = json.loads(json.dumps(config.to_request()))
     assert all(isinstance(value, (str, int, float, list)) for value in request.values())
-    for default in (None, LZPenaltyConfig.guarded(exempt_token_ids=[7]), LZPenaltyConfig.guarded(gate_window=8)):
-        assert LZPenaltyConfig.from_request(request, default) == config
+    assert LZPenaltyConfig.from_request(request, default) == config
+    assert settings_from_request(request, default) == config
+
+
+@given(configs | presets)
+def test_requests_name_the_closest_preset(config):
+    request = config.to_request()
+    differing = {
+        name: sum(value != getattr(preset(), field) for field, value in vars(config).items())
+        for name, preset in PRESETS.items()
+    }
+    assert request["lz_preset"] == min(differing, key=differing.get)  # the first of several
+    assert len(request) - 1 == min(differing.values())
+
+
+def test_requests_of_presets_are_short():
+    for name, preset in PRESETS.items():
+        assert preset().to_request() == {"lz_preset": name}
+        assert preset(strength=0.3, escalation=2).to_request() == {
+            "lz_preset": name,
+            "lz_penalty": 0.3,
+            "lz_escalation": 2.0,
+        }
+    assert LZPenaltyConfig().to_request() == {"lz_preset": "paper"}
 
 
 def test_nothing_asked_means_the_servers_default():
@@ -224,6 +256,7 @@ def test_zero_is_off_but_still_checked():
     default = LZPenaltyConfig.guarded()
     assert LZPenaltyConfig.from_request({"lz_penalty": 0}, default) is None
     assert LZPenaltyConfig.from_request({"lz_preset": "guarded", "lz_penalty": 0.0}) is None
+    assert LZPenaltyConfig.from_request({"lz_penalty": 0}) is None
     with pytest.raises(LZPenaltyError, match="lz_window_size = -5"):
         LZPenaltyConfig.from_request({"lz_penalty": 0, "lz_window_size": -5})
 
@@ -242,6 +275,15 @@ def test_other_fields_refine_the_default():
         LZPenaltyConfig.from_request({"lz_escalation": 2})
 
 
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_strength_refines_the_default(preset):
+    default = PRESETS[preset](window_size=100, exempt_token_ids=[5])
+    assert LZPenaltyConfig.from_request({"lz_penalty": 0.3}, default) == replace(default, strength=0.3)
+    both = {"lz_penalty": 0.3, "lz_window_size": 64}
+    assert LZPenaltyConfig.from_request(both, default) == replace(default, strength=0.3, window_size=64)
+    assert LZPenaltyConfig.from_request(both) == LZPenaltyConfig(strength=0.3, window_size=64)
+
+
 def test_a_gate_is_refined_and_switched_off():
     default = LZPenaltyConfig.guarded()
     off = {"lz_gate_low": "none", "lz_gate_high": "none"}
@@ -252,8 +294,9 @@ def test_a_gate_is_refined_and_switched_off():
     for other in (LZPenaltyConfig.paper(), default):
         assert LZPenaltyConfig.from_request(on, other) == replace(other, gate_low=0.1, gate_high=0.2)
     for half in ({"lz_gate_low": "none"}, {"lz_gate_high": "none"}, {"lz_min_match_length": "none"}):
-        with pytest.raises(LZPenaltyError, match=r"None: must be|must be given together"):
-            LZPenaltyConfig.from_request(half, default)
+        for strength in ({}, {"lz_penalty": 0.3}):
+            with pytest.raises(LZPenaltyError, match=r"None: must be|must be given together"):
+                LZPenaltyConfig.from_request(half | strength, default)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_requests_get_what_the_table_says():
     assert guarded.settings_of(window) == LZPenaltyConfig.guarded(window_size=256)
     assert guarded.settings_of(preset) == LZPenaltyConfig.failsafe()
     assert guarded.settings_of(strength) == LZPenaltyConfig.guarded(strength=0.3)
-    assert guarded.settings_of(alone) == LZPenaltyConfig.paper(strength=0.3)
+    assert guarded.settings_of(alone) == LZPenaltyConfig.guarded(strength=0.3)
     assert guarded.settings_of(zero) is None
     assert with_ladder.settings_of(zero).ladder == with_ladder.default.ladder
     assert with_ladder.settings_of(nothing) is None

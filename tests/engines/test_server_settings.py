@@ -19,6 +19,7 @@ def test_a_default_can_be_refined_replaced_and_switched_off():
     server = ServerSettings.from_json('{"default": {"lz_preset": "guarded", "lz_penalty": 0.4}}')
     assert server.config_of({}) == LZPenaltyConfig.guarded(strength=0.4)
     assert server.config_of({"lz_window_size": 9}) == LZPenaltyConfig.guarded(strength=0.4, window_size=9)
+    assert server.config_of({"lz_penalty": 0.2}) == LZPenaltyConfig.guarded(strength=0.2)
     assert server.config_of({"lz_preset": "paper"}) == LZPenaltyConfig.paper()
     assert server.config_of({"lz_penalty": 0}) is None
 
@@ -126,7 +127,9 @@ def test_the_environment_is_read_once(monkeypatch):
 def test_policies():
     server = ServerSettings.from_json('{"default": {"lz_policy": "default", "lz_stop_copies": 20}}')
     assert server.settings_of(None) is server.default
-    assert server.settings_of({"lz_penalty": 0.3}).ladder.stop_copies == 20
+    weaker = server.settings_of({"lz_penalty": 0.3})
+    assert (weaker.ladder.stop_copies, weaker.policy.code) == (20, None)
+    assert weaker.policy.answer == LZPenaltyConfig.guarded(strength=0.3)
     assert server.settings_of({"lz_code": "paper"}).policy.code == LZPenaltyConfig.paper(include_prompt=False)
     assert ServerSettings().settings_of({"lz_penalty": 0.3}) == LZPenaltyConfig(strength=0.3)
     with pytest.raises(LZPenaltyError, match="the default has fields of a policy"):

@@ -121,7 +121,7 @@ def test_fields_of_others_stay_and_settings_of_the_log_go(tmp_path):
     _, without, penalised = server.requests
     own = {"other": 1} | ALONE
     assert without == chat("one", model="other", temperature=0.5, stop=".", vllm_xargs=own | {"lz_penalty": 0})
-    assert penalised["vllm_xargs"] == own | {"lz_penalty": 0.3, "lz_window_size": 64}
+    assert penalised["vllm_xargs"] == own | {"lz_preset": "paper", "lz_penalty": 0.3, "lz_window_size": 64}
     assert "custom_params" not in penalised
 
 

@@ -10,6 +10,7 @@ from lz_penalty.policy import SECTIONS, Ladder, Policy, RequestPolicy, settings_
 from tests.support.malformed import malformed
 
 PAPER, GUARDED, FAILSAFE = LZPenaltyConfig.paper(), LZPenaltyConfig.guarded(), LZPenaltyConfig.failsafe()
+STRONG = replace(PAPER, strength=0.3)
 # The prompt counts in all sections or in none.
 PAPER_OUTPUT, FAILSAFE_OUTPUT = (replace(config, include_prompt=False) for config in (PAPER, FAILSAFE))
 
@@ -100,6 +101,12 @@ def asked(policy, end=None, stop=None, shadow=False):
     return RequestPolicy(policy=policy, ladder=Ladder(end_thinking_copies=end, stop_copies=stop), shadow=shadow)
 
 
+def each(policy, **changes):
+    """The policy with changes in every section that has a penalty."""
+    configs = zip(SECTIONS, policy.configs, strict=True)
+    return Policy(**{name: config and replace(config, **changes) for name, config in configs})
+
+
 NONE, EVERYWHERE = Policy.everywhere(None), Policy.everywhere(GUARDED)
 OFF = {"lz_penalty": 0, "lz_end_thinking_copies": "none", "lz_stop_copies": "none", "lz_shadow": False}
 
@@ -130,17 +137,62 @@ OFF = {"lz_penalty": 0, "lz_end_thinking_copies": "none", "lz_stop_copies": "non
         (
             {"lz_loop_window": 99},
             asked(Policy(), stop=20),
-            asked(
-                Policy(
-                    **{n: c and replace(c, loop_window=99) for n, c in zip(SECTIONS, Policy().configs, strict=True)}
-                ),
-                stop=20,
-            ),
+            asked(each(Policy(), loop_window=99), stop=20),
         ),
+        # the strength changes only what has a penalty
+        ({"lz_penalty": 0.3}, asked(Policy(), 10, 20, shadow=True), asked(each(Policy(), strength=0.3), 10, 20, True)),
+        ({"lz_penalty": 0.3}, asked(EVERYWHERE, stop=20), asked(each(EVERYWHERE, strength=0.3), stop=20)),
+        (
+            {"lz_penalty": 0.3, "lz_stop_copies": "none", "lz_shadow": 0},
+            asked(EVERYWHERE, stop=20, shadow=True),
+            replace(GUARDED, strength=0.3),
+        ),
+        (
+            {"lz_penalty": 0.3, "lz_escalation": 2, "lz_include_prompt": 1},
+            asked(Policy(), 10),
+            asked(each(Policy(), strength=0.3, escalation=2, include_prompt=True), 10),
+        ),
+        # no section has a penalty
+        ({"lz_penalty": 0.3}, asked(NONE, 10, 20, shadow=True), asked(Policy.everywhere(STRONG), 10, 20, True)),
+        (
+            {"lz_penalty": 0.3, "lz_escalation": 1},
+            asked(NONE, stop=20),
+            asked(Policy.everywhere(replace(STRONG, escalation=1)), stop=20),
+        ),
+        (
+            {"lz_penalty": 0.3, "lz_code": "none"},
+            asked(NONE, stop=20),
+            asked(replace(Policy.everywhere(STRONG), code=None), stop=20),
+        ),
+        # with sections
+        (
+            {"lz_penalty": 0.3, "lz_code": "none"},
+            GUARDED,
+            asked(replace(each(EVERYWHERE, strength=0.3), code=None)),
+        ),
+        (
+            {"lz_penalty": 0.3, "lz_code": "failsafe"},
+            asked(Policy(), 10),
+            asked(each(replace(Policy(), code=FAILSAFE_OUTPUT), strength=0.3), 10),
+        ),
+        (
+            {"lz_penalty": 0.3, "lz_escalation": 2, "lz_code": "guarded"},
+            asked(Policy()),
+            asked(replace(each(Policy(), strength=0.3, escalation=2), code=replace(GUARDED, strength=0.3))),
+        ),
+        ({"lz_penalty": 0, "lz_code": "guarded"}, asked(Policy(), 10), asked(NONE, 10)),
+        ({"lz_policy": "default", "lz_penalty": 0.3}, PAPER, asked(each(Policy(), strength=0.3))),
     ],
 )
 def test_ladder_and_shadow_mode(request_fields, default, want):
     assert settings_from_request(request_fields, default) == want
+
+
+def test_a_field_that_one_section_cannot_take_is_refused():
+    """A section with `failsafe` has no codelengths, so it cannot have a gate, with or without another strength."""
+    for strength in ({}, {"lz_penalty": 0.3}):
+        with pytest.raises(LZPenaltyError, match="a gate needs codelengths"):
+            settings_from_request({"lz_gate_low": 0.2, "lz_gate_high": 0.4} | strength, asked(Policy()))
 
 
 @pytest.mark.parametrize(

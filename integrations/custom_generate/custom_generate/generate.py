@@ -9,6 +9,6 @@ def generate(*args, model, **kwargs):
     Args:
         args: as for `model.generate`.
         model: the model whose `generate` was called.
-        kwargs: the arguments of `model.generate`, and `lz_*` fields. Without any of these the preset is `guarded`.
+        kwargs: the arguments of `model.generate`, and `lz_*` fields. The default is the preset `guarded`.
     """
     return lz.generate(model, *args, **kwargs)

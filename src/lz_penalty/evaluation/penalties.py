@@ -43,7 +43,7 @@ class Penalty:
         `lz_penalty.evaluation.vllm_baselines:BaselineLogitsProcessor` for DRY and the n-gram ban. The others are vLLM's own.
 
         >>> penalty("paper:0.3").request(tokenizer=None)
-        {'extra_args': {'lz_penalty': 0.3}}
+        {'extra_args': {'lz_preset': 'paper', 'lz_penalty': 0.3}}
         """
         if self.lz_fields is not None:
             return {"extra_args": self.lz_fields}

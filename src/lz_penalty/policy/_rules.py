@@ -145,6 +145,8 @@ def settings_from_request(request: Mapping[str, Any], default: Asked = None) -> 
         lz_include_prompt, lz_exempt_token_ids
                                   -> apply in every section that is penalised
         no lz_include_prompt      -> the prompt counts if it counts in all sections that are penalised
+        lz_penalty, and no section of `default` is penalised
+                                  -> the paper's settings with this strength, in all sections
         lz_penalty = 0            -> no penalty; the ladder still works
         lz_end_thinking_copies, lz_stop_copies, lz_shadow
                                   -> the ladder and shadow mode; by default those of `default`. "none": never
@@ -226,10 +228,10 @@ def _unnamed(given: dict[str, Any], inherited: Policy) -> Policy:
 
 
 def _refined(given: dict[str, Any], inherited: Policy) -> Policy:
-    """Apply the fields to every penalised section; to all sections if they contain lz_penalty or lz_preset."""
+    """Apply the fields to every penalised section; to all sections if lz_preset is given or no section is penalised."""
     if not given:
         return inherited
-    if "lz_penalty" in given or "lz_preset" in given or not any(inherited.configs):
+    if "lz_preset" in given or not any(inherited.configs):
         return Policy.everywhere(LZPenaltyConfig.from_request(given))
     # Equal configs are refined once: checking 1,024 exempt ids takes a millisecond.
     distinct = dict.fromkeys(inherited.configs)

@@ -152,6 +152,14 @@ def test_without_fields_it_is_guarded(model, tokenizer, prompts):
         assert_same(cut(out[0], len(prompt)), want, margins)
 
 
+def test_the_strength_changes_guarded(model, tokenizer, prompts):
+    prompt = prompts[1]
+    want, margins = plain_loop(model, prompt, exempt(LZPenaltyConfig.guarded(strength=2.0), tokenizer), new=LOOPING)
+    assert want != plain_loop(model, prompt, exempt(LZPenaltyConfig.guarded(), tokenizer), new=LOOPING)[0]
+    out = generate(model, [prompt], None, max_new_tokens=LOOPING, tokenizer=tokenizer, **OURS, lz_penalty=2.0)
+    assert_same(cut(out[0], len(prompt)), want, margins)
+
+
 class Banning(LogitsProcessor):
     """A processor of the caller's own, which forbids one token."""
 
@@ -263,7 +271,7 @@ def test_an_encoder_decoder_model_has_the_penalty_and_no_ladder():
     model = T5ForConditionalGeneration(T5Config(decoder_start_token_id=0, **sizes)).eval()
     ids = torch.randint(2, 64, (2, 9))
     how = {"do_sample": False, "max_new_tokens": 30, "eos_token_id": None}
-    for fields in ({"lz_penalty": 1.0, "lz_buffer_size": 4}, {"lz_preset": "failsafe"}):
+    for fields in ({"lz_preset": "paper", "lz_penalty": 1.0, "lz_buffer_size": 4}, {"lz_preset": "failsafe"}):
         processor = LZPenaltyLogitsProcessor(LZPenaltyConfig.from_request(fields), model_config=model.generation_config)
         want = model.generate(ids, logits_processor=[processor], **how)
         assert torch.equal(model.generate(ids, **how, **OURS, **fields), want)

@@ -136,22 +136,25 @@ BAD = {
     "unknown field": {"lz_penalty": 0.15, "lz_windowsize": 64},
     "unknown and null": {"lz_strenght": None},
     "nothing to refine": {"lz_window_size": 64},
-    "contradiction": {"lz_penalty": 0.15, "lz_min_match_length": 40},
+    "contradiction": {"lz_preset": "paper", "lz_min_match_length": 40},
+    "contradicts the default": {"lz_penalty": 0.15, "lz_min_match_length": 40},
     "in the generation config": {"generation_config": json.dumps({"lz_buffer_size": 0, "lz_penalty": 1})},
 }
+# They are refused after the model is loaded.
+OF_THE_DEFAULT = ("nothing to refine", "contradicts the default", "in the generation config")
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_fields_are_named(server, expect, name):
     bad = BAD[name]
     field = "lz_buffer_size" if "generation_config" in bad else list(bad)[-1]
-    shown = field[3:] if name == "contradiction" else field
+    shown = field[3:] if name.startswith("contradict") else field
     for path, given in (
         ("completions", {"prompt": TEXT}),
         ("chat/completions", {"messages": []}),
         ("responses", {"input": ""}),
     ):
-        if path == "completions" or name not in ("nothing to refine", "in the generation config"):
+        if path == "completions" or name not in OF_THE_DEFAULT:
             status, answer = post(server, path, **given, **bad)
             assert status == 400, answer
             assert shown in json.loads(answer)["detail"]
@@ -190,7 +193,7 @@ def test_a_default_in_the_generation_config(server, expect, with_default):
     model = str(with_default)
     assert complete(server, model=model) == expect(PRESETS["guarded"])
     assert complete(server, model=model, lz_penalty=0) == expect(None)
-    assert complete(server, model=model, lz_penalty=0.6) == expect(LZPenaltyConfig(strength=0.6))  # complete by itself
+    assert complete(server, model=model, lz_penalty=0.6) == expect(replace(PRESETS["guarded"], strength=0.6))
     refined = replace(PRESETS["guarded"], min_match_length=1)
     assert complete(server, model=model, lz_min_match_length=1) == expect(refined)
     gated = replace(PRESETS["guarded"], gate_low=0.0, gate_high=0.6, gate_window=30)

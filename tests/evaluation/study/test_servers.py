@@ -17,16 +17,8 @@ from tests.support.study_process import MODEL, asked, knows_lz, questions, write
 GRID = {"penalties": ["none"], "temperatures": [0.0], "runs": 1, "max_tokens": 77, "top_p": 0.9, "top_k": 40, "seed": 5}
 ALONE = {"lz_end_thinking_copies": "none", "lz_stop_copies": "none", "lz_shadow": 0}
 OFF = {"lz_penalty": 0} | ALONE
-LZ = {"lz_penalty": 0.15} | ALONE
-GUARDED = {"lz_penalty": 0.3, "lz_window_size": 384, "lz_lookback": "adjacent", "lz_min_match_length": 4} | ALONE
-GUARDED |= {
-    "lz_escalation": 1.0,
-    "lz_gate_low": 0.4,
-    "lz_gate_high": 0.5,
-    "lz_gate_window": 384,
-    "lz_gate_from": 48,
-    "lz_include_prompt": 0,
-}
+LZ = {"lz_preset": "paper"} | ALONE
+GUARDED = {"lz_preset": "guarded", "lz_penalty": 0.3} | ALONE
 
 
 @pytest.mark.parametrize(("kind", "field"), [("vllm", "vllm_xargs"), ("sglang", "custom_params")])

@@ -40,8 +40,7 @@ def test_the_papers_sweep_is_the_papers():
     assert sweep.judge.model == "openai/gpt-4o"
     paper = generate_config("vllm", "paper:0.15", 0.0, max_tokens=1, top_p=1, top_k=0)
     alone = {"lz_end_thinking_copies": "none", "lz_stop_copies": "none", "lz_shadow": 0}
-    # Window 512 and buffer 32 are the defaults.
-    assert paper.extra_body == {"vllm_xargs": {"lz_penalty": 0.15} | alone}
+    assert paper.extra_body == {"vllm_xargs": {"lz_preset": "paper"} | alone}
 
 
 def test_the_small_sweep_has_the_same_shape():

@@ -34,9 +34,8 @@ def generate(model: Any, inputs: Any = None, generation_config: Any = None, **ar
         inputs: as for `model.generate`.
         generation_config: as for `model.generate`. It may have `lz_*` fields too.
         arguments: all other arguments of `model.generate`, and the `lz_*` fields of
-            `lz_penalty.policy.settings_from_request`. Without any such field the preset is `guarded`; `lz_penalty=0`
-            switches the penalty off. With `tokenizer=tokenizer` all special tokens are exempt, else those of the
-            generation config.
+            `lz_penalty.policy.settings_from_request`. The default is the preset `guarded`; `lz_penalty=0` switches the
+            penalty off. With `tokenizer=tokenizer` all special tokens are exempt, else those of the generation config.
 
     Returns:
         What `model.generate` returns. A ladder and shadow mode add `lz_outcomes`: see `Outcome`.
@@ -47,7 +46,7 @@ def generate(model: Any, inputs: Any = None, generation_config: Any = None, **ar
     rest = {name: value for name, value in arguments.items() if name[:3] != "lz_" and name not in _OF_LOADING}
     merged, _ = model._prepare_generation_config(generation_config, **rest)  # a copy, with the fields of the model's
     given = lz_fields(vars(merged)) | lz_fields(arguments)
-    asked = settings_from_request(given or {"lz_preset": "guarded"})
+    asked = settings_from_request(given, default=LZPenaltyConfig.guarded())
     processor = None
     if asked is not None:
         processor = _processor(model, asked, inputs, merged, rest)
