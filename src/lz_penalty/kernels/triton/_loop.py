@@ -35,11 +35,24 @@ def sift(at, p, valid, alive, n):
 
 
 @triton.jit
+def agree(at, p, valid, alive, newer, older):
+    """Drop longer periods that have other tokens at the two places, before the end, at which a run did not count.
+
+    Such a run is shorter than two copies, so both places are within the three copies that a longer period needs. One of the two
+    tokens is often a mistake in a loop, and a mistake rules out most periods.
+    """
+    equal = tokens_at(at, newer, newer >= 0) == tokens_at(at, newer + p, valid)
+    inside = valid & (older >= p)
+    return alive & equal & ((tokens_at(at, older - p, inside) == tokens_at(at, older, older >= 0)) | ~inside)
+
+
+@triton.jit
 def find_loop(at, n, BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr):
     """Return the period and run of the loop with the most copies at the end, or 0 and 0, as `loops.trailing_loop` does.
 
     Periods that repeat the newest two tokens are measured one by one, in ascending order. A run that counts rules out
-    every period up to its own length. After the first run that does not count, the other periods are sifted.
+    every period up to its own length. After the first run that does not count, the other periods are sifted. After each
+    further one, `agree` leaves few of them, so a text needs few runs.
     """
     best_period = 0
     best_run = 0
@@ -64,6 +77,8 @@ def find_loop(at, n, BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr):
             elif not sifted:
                 alive = sift(at, p, valid, alive, n)
                 sifted = True
+            else:
+                alive = agree(at, p, valid, alive, run, run + period)
             alive = alive & (p > above)
             period = tl.min(tl.where(alive, p, FAR), 0)
     return best_period, best_run
