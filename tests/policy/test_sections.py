@@ -216,17 +216,20 @@ class SentencePiece:
     all_special_tokens = ("</s>",)
 
     def get_vocab(self):
-        return {token: i for i, token in enumerate(["</s>", "<0x0A>", "<0xE2>", "▁```", "```", "python", "▁the", "x"])}
+        tokens = ["</s>", "<0x0A>", "<0xE2>", "▁```", "```", "python", "▁the", "x", "Ċ"]
+        return {token: i for i, token in enumerate([*tokens, "Ġ"])} | self.get_added_vocab()
 
     def get_added_vocab(self):
-        return {"</s>": 0, "<think>": 9}
+        return {"</s>": 0, "<think>": 11}
 
 
 def test_sentence_piece():
+    """Like that of Llama 2, this vocabulary has two letters that are a line end and a space in byte-level ones."""
     vocabulary = vocabulary_of(SentencePiece())
-    assert vocabulary == [b"</s>", b"\n", b"\xe2", b" ```", b"```", b"python", b" the", b"x", b"", b"<think>"]
+    own = [b"\n", b"\xe2", b" ```", b"```", b"python", b" the", b"x", "Ċ".encode(), "Ġ".encode()]
+    assert vocabulary == [b"</s>", *own, b"", b"<think>"]
     sections = Sections.of(SentencePiece())
-    assert found(sections, [6, 1, 4, 5, 1, 6, 1, 3, 1, 6, 9]) == ["answer"] * 3 + ["code"] * 6 + ["answer"] * 2 + [
+    assert found(sections, [6, 1, 4, 5, 1, 6, 1, 3, 1, 6, 11]) == ["answer"] * 3 + ["code"] * 6 + ["answer"] * 2 + [
         "thinking"
     ]
     assert found(sections, [4, 1, 0, 6])[-1] == "answer"

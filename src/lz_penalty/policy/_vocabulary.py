@@ -29,7 +29,8 @@ def vocabulary_of(tokenizer: Any) -> list[bytes]:
     """Return the bytes of every id of a tokenizer or processor from Hugging Face; empty for an id without a token.
 
     The vocabulary is either byte-level (a printable character for every byte) or SentencePiece (`▁` for a space, `<0x0A>`
-    for a byte). Its tokens show which. Added tokens are literal text.
+    for a byte). Most of its tokens that begin with a space or a line end show which: a SentencePiece vocabulary may also
+    contain the letters `Ġ` and `Ċ`, which are a space and a line end on the byte level. Added tokens are literal text.
     """
     inner = text_tokenizer(tokenizer)
     if not hasattr(inner, "get_vocab"):
@@ -42,7 +43,10 @@ def vocabulary_of(tokenizer: Any) -> list[bytes]:
     if size > MAX_VOCABULARY:
         raise LZPenaltyError(f"the tokenizer has ids up to {size - 1}: must be below {MAX_VOCABULARY}.")
     texts = [b""] * size
-    write = _byte_level if "Ċ" in known or "Ġ" in known else _sentence_piece
+    own = known.keys() - added.keys()
+    byte_level = sum(token.startswith(("Ġ", "Ċ")) for token in own)
+    sentence_piece = sum(token.startswith("▁") or _BYTE.fullmatch(token) is not None for token in own)
+    write = _byte_level if byte_level > sentence_piece else _sentence_piece
     for token, token_id in known.items():
         texts[token_id] = write(token)
     for token, token_id in added.items():
