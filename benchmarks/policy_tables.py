@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.preset_tables import MISSING, MODELS
+from benchmarks.preset_tables import MODELS
 from benchmarks.problem_tables import CPU
 from benchmarks.tables import paragraph, table
 from lz_penalty.evaluation.measures import is_near_loop
 from lz_penalty.evaluation.study._offline.files import read_result
 from lz_penalty.evaluation.study._offline.summaries import harm_share
 
-PENALTIES = {"guarded": "guarded", "policy": "default policy"}
+PENALTIES = {"guarded": "**guarded**", "policy": "**default policy**"}
+OF_FENCED = ("smollm2", "qwen05", "tinyllama", "qwen15")
 KINDS = {
     "prose": "prose",
     "markdown": "Markdown",
@@ -23,37 +24,42 @@ KINDS = {
 }
 
 
-def on_models(models: tuple[str, ...]) -> list[str]:
+def on_models(models: Sequence[str] = ("smollm2", "qwen05")) -> list[str]:
     """Return near-loops, tokens per answer and right tokens lost, under `guarded` and under the default policy."""
-    columns, machine, answers = [], {}, 0
-    for model in models:
-        about, written = read_result(CPU / f"{model}-instructions-policy.jsonl.xz")
-        machine = about["machine"]
-        harmed = [
-            row
-            for task in ("policy", "fenced")
-            for row in read_result(CPU / f"{model}-harm-{task}.jsonl.xz")[1]
-        ]
-        for penalty in PENALTIES:
-            mine = [row for row in written if row["penalty"] == penalty]
-            answers = len(mine)
-            lost = defaultdict(list)
-            for row in harmed:
-                if row["penalty"] == penalty:
-                    lost[row["kind"]].append(row)
-            near = sum(is_near_loop(row["distinct_4"]) for row in mine) / answers
-            cells = [f"{near:.1%}", f"{sum(row['tokens'] for row in mine) / answers:.0f}"]
-            columns.append([*cells, *(_share(lost[kind]) for kind in KINDS)])
+    columns = [_column(model, penalty) for model in models for penalty in PENALTIES]
     names = ["near-loops", "tokens per answer", *(f"lost: {name}" for name in KINDS.values())]
-    rows = [[name, *cells] for name, cells in zip(names, zip(*columns, strict=True), strict=True)]
+    rows = [[name, *cells] for name, *cells in zip(names, *columns, strict=True)]
     head = ["", *(f"{MODELS[model]}, {name}" for model in models for name in PENALTIES.values())]
-    about = (
-        f"Near-loops and tokens: {answers} everyday instructions with odd numbers, greedy, at most 2,048 tokens. Lost: right "
-        "tokens that become wrong, in texts that people wrote. JSON and code begin with the line that opens a fence. "
-        f"{machine['cpu']}, vLLM {machine['vllm']}, bfloat16. `research/presets` has the scripts."
+    about, answers = read_result(CPU / f"{models[0]}-instructions-policy.jsonl.xz")
+    asked = sum(row["penalty"] == "policy" for row in answers)
+    others = " and ".join(MODELS[model] for model in OF_FENCED if model not in models)
+    nothing = all(
+        row["lost"] == 0 for model in OF_FENCED for row in _harm(model, "fenced") if row["penalty"] == "policy"
     )
-    return [*table(head, rows), "", *paragraph(about)]
+    assert nothing  # or the sentence below is wrong
+    told = (
+        f"Near-loops and tokens: {asked} everyday instructions with odd numbers, greedy, at most 2,048 tokens. Lost: right "
+        "tokens that become wrong, in texts that people wrote. Code and JSON follow a line that opens a fence; on "
+        f"{others} too, the default policy loses none of them. {about['machine']['cpu']}, vLLM {about['machine']['vllm']}, "
+        "bfloat16. `research/presets` has the scripts."
+    )
+    return [*table(head, rows), "", *paragraph(told)]
 
 
-def _share(rows: list[dict[str, Any]]) -> str:
-    return f"{harm_share(rows):.1%}" if rows else MISSING
+def _column(model: str, penalty: str) -> list[str]:
+    _, answers = read_result(CPU / f"{model}-instructions-policy.jsonl.xz")
+    mine = [row for row in answers if row["penalty"] == penalty]
+    near = sum(is_near_loop(row["distinct_4"]) for row in mine) / len(mine)
+    texts = [row for what in ("policy", "fenced") for row in _harm(model, what) if row["penalty"] == penalty]
+    tokens = sum(row["tokens"] for row in mine) / len(mine)
+    return [f"{near:.1%}", f"{tokens:.0f}", *(_lost(texts, kind) for kind in KINDS)]
+
+
+def _harm(model: str, what: str) -> list[dict[str, Any]]:
+    return read_result(CPU / f"{model}-harm-{what}.jsonl.xz")[1]
+
+
+def _lost(texts: list[dict[str, Any]], kind: str) -> str:
+    found = harm_share(texts, [kind])
+    assert found is not None
+    return f"{found.mean:.1%}"

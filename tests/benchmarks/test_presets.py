@@ -1,13 +1,16 @@
 """The choice of a preset: the settings, the rule and the summaries of `research.presets`."""
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
-from lz_penalty import LZPenaltyConfig
+from lz_penalty import LZPenaltyConfig, bundled_model
 from lz_penalty.evaluation.study._offline.files import part_of
 from lz_penalty.evaluation.study._offline.settings import setting
+from research.presets.harm import cases
 from research.presets.measure import repeated
 from research.presets.score import copy_prompts
 from research.presets.settings import FAMILIES, all_settings, family_of
@@ -107,3 +110,13 @@ def test_scores_of_copies_have_the_names_of_their_tasks():
     tasks = dict(copy_prompts())
     assert len(tasks) == len(copy_prompts())
     assert all(name.startswith(task.kind) and task.score(task.expected) == 1 for name, task in tasks.items())
+
+
+def test_code_and_json_in_fences():
+    tokenizer = AutoTokenizer.from_pretrained(bundled_model.path())
+    found = cases(tokenizer, Namespace(fenced=True, part="publish"))
+    assert [kind for kind, *_ in found] == ["fenced code"] * 8 + ["fenced json"] * 9
+    for kind, prompt, ids in found:
+        assert tokenizer.decode(ids).startswith("```python\n" if kind == "fenced code" else "```json\n")
+        assert not prompt
+        assert 500 < len(ids) <= 1_024
