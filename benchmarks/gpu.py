@@ -39,8 +39,8 @@ from lz_penalty import PackedConfig, apply_lz_penalty_, pack_configs
 
 HOT, COLD, TORCH = "ours (hot)", "ours (cold)", "ours: torch"
 ADD_HOT, ADD_COLD = "add_ (hot)", "add_ (cold)"
-EMPTY, DRY, DENSE = "empty kernel", "DRY", "dense paper"
-COLUMNS = [HOT, COLD, ADD_HOT, ADD_COLD, TORCH, *baselines.TRANSFORMERS, DRY, DENSE]
+EMPTY, DRY, DEVICE_DRY, DENSE = "empty kernel", "DRY", "DRY, all rows at once", "dense paper"
+COLUMNS = [HOT, COLD, ADD_HOT, ADD_COLD, TORCH, *baselines.TRANSFORMERS, DRY, DEVICE_DRY, DENSE]
 DENSE_LIMIT_GB = 60
 BUFFERS = 3
 FLUSH_BYTES = 256 * 2**20  # larger than the device's cache
@@ -161,11 +161,12 @@ def measure_others(report: Report, arena: Arena, backends: list[str]) -> None:
     """Time the torch backend and the other penalties: every batch, and the long windows at batch 64."""
     shapes = [Shape(batch, rows=rows) for batch in BATCHES for rows in kinds(batch)]
     shapes += [Shape(64, window, rows="half") for window in WINDOWS[1:]]
+    others = {**baselines.transformers_processors(), DRY: baselines.dry, DEVICE_DRY: baselines.device_dry()}
     for shape in shapes:
         history = arena.token_ids(shape)[:, : shape.length]
         if "torch" in backends:
             add_record(report, TORCH, shape, our_calls(arena, shape, "torch"))
-        for name, call in {**baselines.transformers_processors(), DRY: baselines.dry}.items():
+        for name, call in others.items():
             buffers = arena.logits(shape)
             add_record(report, name, shape, [lambda c=call, h=history, b=b: c(h, b) for b in buffers])
         report.save()
