@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,7 +72,7 @@ def _wait(process: subprocess.Popen, address: str, log: Any) -> None:
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise EngineFailed(_text(log))
-        with contextlib.suppress(urllib.error.URLError, ConnectionError), urllib.request.urlopen(address, timeout=5):
+        with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=5):  # also a time-out while it reads
             return
         time.sleep(1)
     raise EngineFailed("the server did not start within 5 minutes:\n" + _text(log))
