@@ -129,7 +129,8 @@ def choice(data: dict[str, Any]) -> list[str]:
         f"Problems: of {problems[BEFORE]['problems']} further training problems, those that Qwen-0.5B solves only with the "
         "penalty (+) or only without (-), and answers that the penalty changes. ?: not measured; such a setting had no part in "
         "the last choice. "
-        f"{machine_of(data)}. `results/choose.json` has all {len(settings)} settings."
+        f"DRY with breakers lacked the line end on TinyLlama (see below). {machine_of(data)}. `results/choose.json` has all "
+        f"{len(settings)} settings."
     )
     columns = [
         "best of its family",
@@ -352,10 +353,15 @@ def machine_of(data: dict[str, Any]) -> str:
 
 
 def remark_on(data: dict[str, Any]) -> str:
-    """Return which measurements of guarded were made on a CPU; those of other settings never were."""
-    models: dict[str, list[str]] = {}
+    """Return which measurements were made on a CPU."""
+    measured: dict[str, dict[str, list[str]]] = {}  # models by setting and by what was measured
     for plan in data["plans"]:
         if plan["machine"].get("gpu") == "none":
-            models.setdefault("harm" if plan["what"] == HARM else plan["what"], []).append(MODELS[plan["model"]])
-    told = "; ".join(f"{what} on {_and(names)}" for what, names in models.items())
-    return f"On a CPU, guarded only: {told}." if told else ""
+            for name in plan["job"]["settings"]:
+                models = measured.setdefault(label(name).strip("*"), {}).setdefault(plan["what"], [])
+                models.append(MODELS[plan["model"]])
+    told = [
+        f"{name} ({', '.join(f'{what} on {_and(models)}' for what, models in found.items())})"
+        for name, found in measured.items()
+    ]
+    return f"On a CPU: {_and(told)}." if told else ""

@@ -100,10 +100,10 @@ def summarised(files: Iterable[Path]) -> Row:
             continue
         about, rows = read_result(path)
         what = what_of(about["job"])
-        plans.append({"what": what} | about | {"job": {k: v for k, v in about["job"].items() if k != "settings"}})
         by_setting: dict[str, list[Row]] = {}
         for row in rows:
             by_setting.setdefault(row["penalty"], []).append(row)
+        plans.append({"what": what} | about | {"job": about["job"] | {"settings": list(by_setting)}})
         for name, group in by_setting.items():
             means = of_harm(group) if what == HARM else of_answers(group)
             if "accuracy" in means and name != "none" and "none" in by_setting:
