@@ -247,7 +247,8 @@ def near_loops_by_model(data: dict[str, Any]) -> list[str]:
         for model in MODELS:
             means = found.get(model, {}).get(INSTRUCTIONS)
             cells.append(f"{_with_interval(means)}, {means['tokens']:.0f}" if means else MISSING)
-        rows.append([label(name), *cells])
+        if set(cells) != {MISSING}:
+            rows.append([label(name), *cells])
     ((_, none), (_, chosen)) = named_settings(data, ["none", "guarded"])
     count = none["smollm2"][INSTRUCTIONS]["answers"]
     missed = " and ".join(f"{_share(chosen, one, INSTRUCTIONS, 'near_loops')} on {MODELS[one]}" for one in READERS[:2])
@@ -274,7 +275,7 @@ def harm_by_kind(data: dict[str, Any]) -> list[str]:
     about = (
         f"Mean of {_and(MODELS[model] for model in READERS)}. Texts with odd numbers, 32 solutions of GSM8K's problems after "
         "their questions, and copying tasks: a quotation, code with a name changed, JSON. The next table has the number of "
-        "texts."
+        f"texts. {machine_of(data)}. {remark_on(data)}"
     )
     return [
         *table(["penalty", *KINDS_AND_TASKS.values()], rows),

@@ -59,7 +59,7 @@ METHOD = """\
   degenerate answer and at most 1 % near-loops on each model, the least harm; if there is none, the fewest near-loops.
 - The six settings were not picked blindly. Most had been measured on the tuning data before (`research/presets`), and the
   preset `guarded` was found there among 307 settings, more than any other family had. Only the number of settings, six, is
-  equal here. The earlier search was not.
+  equal here. The earlier search was not. In it, DRY's breakers lacked the line end on TinyLlama, which made DRY stricter there.
 - Texts of answers are not stored here, and no question of AIME or GPQA."""
 
 
