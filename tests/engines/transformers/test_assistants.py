@@ -136,7 +136,11 @@ def test_drafts_of_the_turned_model_are_accepted(model, tokenizer, prompts, turn
 
 
 def test_sampled_drafts(model, tokenizer, prompts, words, op_calls):
-    """Sampling uses another generator, which prunes the assistant's vocabulary. With top-k 1 the result is certain."""
+    """Sampling uses another generator, which prunes the assistant's vocabulary. With top-k 1 the result is certain.
+
+    With some seeds, transformers itself divides by zero: a draft was refused, and both models are sure of one other token.
+    """
+    torch.manual_seed(0)
     assistant, other = words
     drafted = {"tokenizer": tokenizer, "assistant_tokenizer": other}
     drafted["assistant_model"] = copy.deepcopy(assistant)  # it is pruned in place
