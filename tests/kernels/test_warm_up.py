@@ -17,7 +17,7 @@ from lz_penalty.policy import Policy, RequestPolicy
 from tests.support import quick_or_deep
 from tests.support.backends import WHERE, printed_with_compiler
 
-VOCAB, CAPACITY, SLOTS, LENGTH = 50, 700, 4, 300
+VOCAB, CAPACITY, SLOTS, LENGTH = 50, 700, 4, 60
 SPECIAL = (3, 7)
 SPECIALISED = """
 import json
