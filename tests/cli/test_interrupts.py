@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from tests.support import ROOT
+from tests.support import ROOT, quick_or_deep
 
 DEADLINE = 240  # seconds; the machine may be busy
 
@@ -103,7 +103,10 @@ def test_compare_without_a_file_keeps_nothing(tmp_path):
     assert last == "lz-penalty: interrupted. Nothing was kept: --out FILE keeps each penalty that is finished."
 
 
-@pytest.mark.parametrize("arguments", [("generate", "Once", "-n", 100_000), ("duality",), ("cost",)])
+KEEP_NOTHING = [("generate", "Once", "-n", 100_000), ("duality",), ("cost",)]
+
+
+@pytest.mark.parametrize("arguments", quick_or_deep(KEEP_NOTHING[:1], KEEP_NOTHING))
 def test_commands_that_keep_nothing_say_so(tmp_path, arguments):
     with command(*arguments, cwd=tmp_path) as process:
         if arguments[0] == "generate":

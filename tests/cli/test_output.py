@@ -13,7 +13,7 @@ from rich.console import Console
 
 from lz_penalty import bundled_model
 from lz_penalty.cli.explain_output import BUFFER, MATCH, REST, _with_marks
-from tests.support import ROOT
+from tests.support import ROOT, quick_or_deep
 from tests.support.commands import run
 
 TEXT = "the cat sat on the mat and the cat sat on the mat and the cat sat on"
@@ -65,7 +65,10 @@ def test_explain_marks_matches_in_a_pipe(columns):
     assert "…" not in shown
 
 
-@pytest.mark.parametrize("environment", [{"NO_COLOR": "1", "TERM": "xterm"}, {"TERM": "dumb"}])
+WITHOUT_COLOUR = [{"NO_COLOR": "1", "TERM": "xterm"}, {"TERM": "dumb"}]
+
+
+@pytest.mark.parametrize("environment", quick_or_deep(WITHOUT_COLOUR[:1], WITHOUT_COLOUR))
 def test_explain_marks_matches_in_a_terminal_without_colour(environment):
     shown = in_a_terminal("explain", TEXT, *SETTINGS, **environment)
     assert "= longest match" in shown
