@@ -173,8 +173,12 @@ def device_tokens(vllm_config: Any, v1: bool = True) -> DeviceTokens:
 
 
 def _not_used(reason: str) -> DeviceTokens:
-    _LOGGER.warning("wait_for_tokens = false has no effect: %s.", reason)
+    _log_no_effect(reason)
     return DeviceTokens(is_used=False)
+
+
+def _log_no_effect(reason: str) -> None:
+    _LOGGER.warning("wait_for_tokens = false has no effect: %s.", reason)
 
 
 def _has_two_steps_under_way(vllm_config: Any) -> bool:
@@ -209,5 +213,5 @@ def _tokens_of(processors: Any) -> DeviceTokens | None:
         _of_processors[processors] = tokens if tokens is not None and tokens.is_used else None
         if len(readers) > 1 and not server_settings().wait_for_tokens:
             others = ", ".join(type(one).__name__ for one in readers if getattr(one, "device_tokens", None) is None)
-            _not_used(f"these processors may read the tokens, so vLLM waits at each step: {others}")
+            _log_no_effect(f"these processors may read the tokens, so vLLM waits at each step: {others}")
         return _of_processors[processors]

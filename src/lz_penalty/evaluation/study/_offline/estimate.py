@@ -98,7 +98,7 @@ def _estimate(
         seconds = count * job.runs * plan.speed.seconds(job.task.cap, asked * length)
         return Estimate(job, count, count * answers, count * answers * length, seconds, state=state)
     groups = Counter(group_of(one, job.temperature) for one in map(setting, names) if one.stop is None)
-    groups[1] += count - len(names)
+    groups[1] += count - len(names)  # settings that are not known yet: most families are in this group
     expected = sum(plan.speed.seconds(job.task.cap, n * answers * length) for n in groups.values() if n)
     written = groups.total() * answers
     seconds = expected * paces.get(job.model.name, 1.0)
