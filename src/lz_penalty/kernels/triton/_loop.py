@@ -22,37 +22,30 @@ def run_length(at, period, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def sift(at, p, valid, alive, n):
-    """Drop periods that do not repeat the newest tokens, or not all samples of the two copies before."""
-    for k in range(1, 16):
-        equal = tokens_at(at, p + k, valid & (p + k < n)) == tokens_at(at, k, k < n)
-        alive = alive & (equal | (k >= 2 * p))
-    for sample in range(1, 8 + 1):
-        i = (2 * p * sample) // 8 - 1
-        inside = valid & (i >= 0)
-        alive = alive & ((tokens_at(at, i, inside) == tokens_at(at, i + p, inside)) | (i < 0))
-    return alive
+def agree(at, p, valid, newer, older):
+    """Return which longer periods can count, given the two places, before the end, at which a run ended that did not count.
 
-
-@triton.jit
-def agree(at, p, valid, alive, newer, older):
-    """Drop longer periods that have other tokens at the two places, before the end, at which a run did not count.
-
-    Such a run is shorter than two copies, so both places are within the three copies that a longer period needs. One of the two
-    tokens is often a mistake in a loop, and a mistake rules out most periods.
+    Such a run is shorter than two copies, so both places are within the three copies that a longer period needs. Tokens that
+    are so many places apart must be equal. One of the two tokens is often a mistake in a loop, and a mistake rules out most
+    periods.
     """
-    equal = tokens_at(at, newer, newer >= 0) == tokens_at(at, newer + p, valid)
-    inside = valid & (older >= p)
-    return alive & equal & ((tokens_at(at, older - p, inside) == tokens_at(at, older, older >= 0)) | ~inside)
+    copied = valid & (older >= p)
+    copies = valid & (older < 2 * p)
+    token = tokens_at(at, older, older >= 0)
+    return (
+        (tokens_at(at, newer, newer >= 0) == tokens_at(at, newer + p, valid))
+        & ((tokens_at(at, older - p, copied) == token) | ~copied)
+        & ((token == tokens_at(at, older + p, copies)) | ~copies)
+    )
 
 
 @triton.jit
 def find_loop(at, n, BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr):
     """Return the period and run of the loop with the most copies at the end, or 0 and 0, as `loops.trailing_loop` does.
 
-    Periods that repeat the newest two tokens are measured one by one, in ascending order. A run that counts rules out
-    every period up to its own length. After the first run that does not count, the other periods are sifted. After each
-    further one, `agree` leaves few of them, so a text needs few runs.
+    Periods that repeat the newest four tokens are measured one by one, in ascending order. A run that counts rules out
+    every period up to its own length. After a run that does not count, `agree` leaves few of the others. So a text needs
+    few runs, which take most of the time.
     """
     best_period = 0
     best_run = 0
@@ -61,10 +54,11 @@ def find_loop(at, n, BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr):
         p = first + tl.arange(0, BLOCK)
         first += BLOCK
         valid = p <= n // 3
-        alive = valid & (tokens_at(at, p, valid) == tokens_at(at, 0, n > 0))
-        alive = alive & (tokens_at(at, p + 1, valid) == tokens_at(at, 1, n > 1))
+        alive = valid
+        for k in tl.static_range(4):
+            equal = tokens_at(at, p + k, valid & (p + k < n)) == tokens_at(at, k, k < n)
+            alive = alive & (equal | (k >= 2 * p))
         period = tl.min(tl.where(alive, p, FAR), 0)
-        sifted = False
         while period < FAR:
             run = run_length(at, period, n, RUN_BLOCK)
             above = period
@@ -74,11 +68,8 @@ def find_loop(at, n, BLOCK: tl.constexpr, RUN_BLOCK: tl.constexpr):
                     best_period = period
                     best_run = run
                 first = tl.maximum(first, run + 1)
-            elif not sifted:
-                alive = sift(at, p, valid, alive, n)
-                sifted = True
             else:
-                alive = agree(at, p, valid, alive, run, run + period)
+                alive = alive & agree(at, p, alive, run, run + period)
             alive = alive & (p > above)
             period = tl.min(tl.where(alive, p, FAR), 0)
     return best_period, best_run
