@@ -31,7 +31,7 @@ print(triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_war
 @pytest.fixture
 def launched(monkeypatch):
     """The kernels that were launched; the driver takes those whose names are not in `refused`."""
-    log, refused = [], set()
+    log, refused, compiled = [], set(), set()
 
     class Launch:
         def __init__(self, kernel, grid, constants, warps, kinds, patience=2):
@@ -39,16 +39,22 @@ def launched(monkeypatch):
             self.direct, self.refused = None, False
             assert grid == (3, 1, 1)
             assert ("LOWEST" in constants) == (self.name != "find_kernel")
-            self.early = constants.get("EARLY")
+            self.early, self.constants = constants.get("EARLY"), constants
+
+        @property
+        def is_compiled(self):
+            return (self.name, self.constants.get("SPAN")) in compiled
 
         def __call__(self, arguments):
             log.append(self.name)
             self.calls += 1
+            compiled.add((self.name, self.constants.get("SPAN")))
             self.arguments = arguments
             if self.calls == self.patience:
                 self.make_direct(arguments)
 
         def make_direct(self, arguments):
+            self.arguments = arguments
             self.refused = self.name in refused
             self.direct = None if self.refused else self.name
 
@@ -68,7 +74,7 @@ def test_one_launch_first_then_two(launched, monkeypatch, early):
     assert launched.log == ["row_kernel", *TWO]
     find, lower, whole, (found_tokens, changes), launched_early = ahead.launch_ahead
     assert whole == "row_kernel"
-    assert [one.early for one in (ahead._one, ahead._find, ahead._lower)] == [None, None, early]
+    assert [one.early for one in (ahead._whole, ahead._find, ahead._lower)] == [None, None, early]
     assert launched_early == early
     assert [find, lower] == TWO
     assert (found_tokens.shape, found_tokens.dtype) == ((3, 17), torch.int32)
@@ -79,6 +85,21 @@ def test_one_launch_first_then_two(launched, monkeypatch, early):
     assert launched.log == ["row_kernel", *TWO, *TWO]
     assert ahead._find.arguments[-2] is found_tokens
     assert ahead.launch_ahead is ahead.launch_ahead
+
+
+def test_with_a_gate_the_whole_launch_keeps_what_find_keeps(launched):
+    log = [*["row_kernel"] * 2, *TWO]  # the second one compiles the kernel that C may choose
+    for _ in range(2):
+        ahead = triton_cuda._TwoLaunches(LOGITS, CONSTANTS | {"GATE": True}, 1, ())
+        for _ in range(3):
+            ahead((*ARGUMENTS[:-2], "history", "table"))
+        assert launched.log == log
+        log += ["row_kernel", *TWO, *TWO]  # the next step has a compiled one
+        tokens, copied, about = ahead._find.arguments[-5:-2]
+        assert tokens.shape == copied.shape == (3, 32)
+        assert all(one is kept for one, kept in zip(ahead._whole.arguments[-3:], (tokens, copied, about), strict=True))
+        assert ahead._first.arguments[-3:] == (None, None, None)
+        assert ahead.launch_ahead is not None
 
 
 @pytest.mark.parametrize("name", [*TWO, "row_kernel"])

@@ -152,9 +152,14 @@ def test_few_kernels_exist_whatever_requests_ask_for(on_triton, monkeypatch):
         line = settings.read(fields, 0).settings_row[None]
         logits, _, *others = with_newest(1)
         on_triton(logits, long, *others, config=settings.pack(line), ahead=True)
-    whole = {one for one in asked if one[0] in ("row_kernel", "gather_kernel")}
+    gated = ("GATE", True)
+    first = {one for one in asked if one[0] in ("row_kernel", "gather_kernel") and dict(one[1:]).get("SPAN", 0) == 0}
+    kept = {one for one in asked if one[0] == "row_kernel"} - first
     # Three windows, two buffers, two numbers of exempt ids, with and without escalation, with and without a gate.
-    assert 40 <= len(whole) <= 48
+    assert 40 <= len(first) <= 48
+    # Those that keep something: only with a gate, and for two of the windows.
+    assert all(gated in one for one in kept)
+    assert 12 <= len(kept) <= 16
 
 
 def test_kernels_depend_on_no_other_number():

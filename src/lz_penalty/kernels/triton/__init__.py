@@ -17,8 +17,7 @@ no longer recent.
 
 An engine may know the newest tokens long before it has the logits. Then `find_kernel` finds the changes, on its own stream
 while the model runs, and `lower_kernel` lowers the logits. Only `lower_kernel` makes the step longer. If the device has
-nothing else to do, one launch of `row_kernel` takes less time; C chooses (`native/vllm_step.c`). That launch keeps nothing
-and counts all copied tokens.
+nothing else to do, one launch of `row_kernel` takes less time; C chooses (`native/vllm_step.c`). Both keep the same arrays.
 
 The host need not know the newest tokens: with `sampled_ids`, the kernels read them from an array on the device.
 """
@@ -180,6 +179,11 @@ class _Launch:
         if self._calls == self._patience:  # only for an engine that prepares: a single call would not gain
             self.make_direct(arguments)
 
+    @property
+    def is_compiled(self):
+        """Whether the kernel has been compiled, here or in another launch."""
+        return self._key in _COMPILED
+
     def make_direct(self, arguments):
         """Let the driver launch this kernel from now on, if it can. The kernel must have been compiled."""
         self.direct = direct_launch(_COMPILED[self._key], self._grid, arguments)
@@ -203,16 +207,21 @@ class _Kept:
         return self._arrays
 
 
+def _whole_rows(grid, constants, span, warps, kinds):
+    """Return two launches that penalise whole rows: one that keeps nothing, and one that keeps `span` tokens."""
+    keeps_nothing = _Launch(_kernels.row_kernel, grid, constants | {"SPAN": 0}, warps, kinds)
+    if not span:
+        return keeps_nothing, keeps_nothing
+    return keeps_nothing, _Launch(_kernels.row_kernel, grid, constants | {"SPAN": span}, warps, kinds)
+
+
 class _OneLaunch:
     """The penalty of ordinary windows in one launch. The first call keeps nothing: it may be the only call."""
 
     def __init__(self, logits, constants, warps, kinds, kept_type=torch.int64):
         grid = (logits.shape[0], 1, 1)
         self._kept = _Kept(logits, kept_type, constants)
-        self._first = _Launch(_kernels.row_kernel, grid, constants | {"SPAN": 0}, warps, kinds)
-        self._later = self._first
-        if self._kept.span:
-            self._later = _Launch(_kernels.row_kernel, grid, constants | {"SPAN": self._kept.span}, warps, kinds)
+        self._first, self._later = _whole_rows(grid, constants, self._kept.span, warps, kinds)
         self._is_first = True
 
     def __call__(self, arguments):
@@ -226,14 +235,15 @@ class _OneLaunch:
 class _TwoLaunches:
     """The penalty of ordinary windows in two launches, the first of which needs no logits.
 
-    The first call is one launch: it may be the only call before the batch changes again. If the driver cannot launch a
-    kernel directly, later calls are one launch too: two launches are faster only if C can start the first one early.
+    The first call is one launch: it may be the only call before the batch changes again. So is the second one if it must
+    compile `row_kernel`, which C may choose later. If the driver cannot launch a kernel directly, all calls are one launch:
+    two launches are faster only if C can start the first one early.
     """
 
     def __init__(self, logits, constants, warps, kinds, kept_type=torch.int64):
         grid = (logits.shape[0], 1, 1)
-        self._one = _Launch(_kernels.row_kernel, grid, constants | {"SPAN": 0}, warps, kinds)
         self._kept = _Kept(logits, kept_type, constants)
+        self._first, self._whole = _whole_rows(grid, constants, self._kept.span, warps, kinds)
         found = {name: value for name, value in constants.items() if name != "LOWEST"} | {"SPAN": self._kept.span}
         self._find = _Launch(_kernels.find_kernel, grid, found, warps, kinds, patience=1)
         self._early = may_start_early(logits.device)
@@ -245,9 +255,14 @@ class _TwoLaunches:
         self._is_first = True
 
     def __call__(self, arguments):
-        if self._is_first or self._find.refused or self._lower.refused or self._one.refused:
+        if self._is_first:
             self._is_first = False
-            self._one((*arguments, *_NOTHING_KEPT))
+            self._first((*arguments, *_NOTHING_KEPT))
+            return
+        kept = self._kept.arrays(arguments[0])
+        launches = (self._find, self._lower, self._whole)
+        if not self._whole.is_compiled or any(launch.refused for launch in launches):
+            self._whole((*arguments, *kept))
             return
         logits, row_stride, logit_stride, vocab_size, literal, *history_and_settings = arguments
         if self._between is None:
@@ -255,15 +270,15 @@ class _TwoLaunches:
                 logits.new_empty(self._shape, dtype=torch.int32),
                 logits.new_empty(self._shape, dtype=torch.float32),
             )
-        self._find((vocab_size, literal, *history_and_settings, *self._kept.arrays(logits), *self._between))
+        self._find((vocab_size, literal, *history_and_settings, *kept, *self._between))
         self._lower((logits, row_stride, logit_stride, *self._between))
-        if self._one.direct is None and not self._one.refused and self._lower.direct is not None:
-            self._one.make_direct((*arguments, *_NOTHING_KEPT))
+        if self._whole.direct is None and not self._whole.refused and self._lower.direct is not None:
+            self._whole.make_direct((*arguments, *kept))
 
     @property
     def launch_ahead(self):
         """The `LaunchAhead` of the three kernels; `None` until the driver can launch them directly."""
-        direct = [launch.direct for launch in (self._find, self._lower, self._one)]
+        direct = [launch.direct for launch in (self._find, self._lower, self._whole)]
         if self._ahead is None and None not in direct:
             self._ahead = LaunchAhead(*direct, self._between, self._early)
         return self._ahead
