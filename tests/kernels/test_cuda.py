@@ -20,6 +20,7 @@ from tests.support.where import nothing_waits
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 VOCAB = 1000
+PREPARED = 4  # steps until C can launch, if the kernels are not compiled yet
 
 
 def histories(rows: int, length: int, seed: int = 0) -> torch.Tensor:
@@ -262,7 +263,7 @@ def steps_with_tokens_on_the_device(config, arrived, event_of, steps=60):
         given = (logits, kept, fields[LENGTH], None, fields[SLOT], None, None, fields[NEWEST], sampled[step])
         if step == 0:
             penalise = prepare_lz_penalty(*given, config=packed, ahead=True)
-        if step < 3:
+        if step < PREPARED:
             assert reader.take(True) == 1
             penalise(*given)
             torch.cuda.synchronize()  # Triton may compile
@@ -299,7 +300,7 @@ def test_tokens_that_only_the_device_has(config):
     difference, calls, are_stored = steps_with_tokens_on_the_device(config, False, lambda events: events[-1])
     assert difference < 1e-4
     assert are_stored
-    assert calls == [*WAITED_FOR, "cuLaunchKernelEx"] * 57
+    assert calls == [*WAITED_FOR, "cuLaunchKernelEx"] * (60 - PREPARED)
 
 
 @pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[2], UNGATED], ids=["paper", "guarded", "ungated"])
@@ -307,7 +308,7 @@ def test_one_launch_if_the_device_is_waiting(config):
     difference, calls, are_stored = steps_with_tokens_on_the_device(config, True, lambda events: events[-1])
     assert difference < 1e-4
     assert are_stored
-    assert calls == ["cuEventQuery", "cuLaunchKernelEx"] * 57
+    assert calls == ["cuEventQuery", "cuLaunchKernelEx"] * (60 - PREPARED)
 
 
 def test_without_the_right_event_the_token_is_read_too_early():

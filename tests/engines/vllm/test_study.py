@@ -17,7 +17,7 @@ TASKS = [
     {"name": "instructions", "source": "instructions", "part": "publish"} | ALL | {"settings": ["none", "best"]},
     {"name": "GSM8K", "source": "gsm8k_test", "temperatures": [0.6], "runs": 3, "runs_per_job": 2} | ALL,
     {"name": "HumanEval", "source": "humaneval"} | ALL,
-    {"name": "copies", "source": "copies"} | ALL,
+    {"name": "copies", "source": "copies", "apart": True} | ALL,
     {"name": "JSON", "source": "json"} | ALL,
     {"name": "long", "source": "long", "may_end": False} | ALL,
     {"name": "savings", "source": "batch", "runs": 2} | ALL | {"settings": ["none", "paper:0.3"]},

@@ -51,6 +51,21 @@ def test_the_whole_sweep_fits_into_two_hours(plan, data, tmp_path):
         assert busy <= 60 * plan.speed.sitting
 
 
+def test_vllms_own_penalties_run_apart(plan):
+    best = {family: names[0] for family, names in plan.families.items()}
+    both = [job for job in jobs(plan) if job.task.name == "GSM8K" and job.task.apart and job.model.name == "qwen05"]
+    assert [job.name for job in both] == ["qwen05-gsm8k-t0.6", "qwen05-gsm8k-t0.6-own"]
+    rest, own = [job.usable(plan.settings_of(job.task, best)) for job in both]
+    assert own == ("repetition:1.02", "frequency:0.05")
+    assert rest == ("none", "guarded:0.4", "paper:0.15", "failsafe:0.15", "dry:0.4,allowed_length=2")
+
+
+def test_a_task_cannot_run_apart_and_in_parts(tmp_path):
+    task = {"name": "j", "source": "json", "models": ["one"], "settings": ["none"], "parts": 2, "apart": True}
+    with pytest.raises(LZPenaltyError, match="apart = true works with parts = 1; parts is 2"):
+        read_plan(real_study.sweep(tmp_path, [task]))
+
+
 def test_finished_jobs_of_a_model_correct_its_estimates(tmp_path):
     """The first job took three times as long as estimated: with 30 answers, of which the longest had 100 tokens."""
     tasks = [

@@ -9,8 +9,10 @@ import time
 
 import pytest
 
+from lz_penalty.evaluation.study._offline import running
 from lz_penalty.evaluation.study._offline.claims import claims
 from lz_penalty.evaluation.study._offline.files import read_result, write_result
+from lz_penalty.evaluation.study._offline.plan import read_plan
 from lz_penalty.evaluation.study._offline.report import write_offline_report
 from lz_penalty.evaluation.study._offline.study import Study, read_study
 from lz_penalty.evaluation.study._offline.summaries import share
@@ -87,6 +89,35 @@ def test_jobs_that_cannot_run_are_named(tmp_path):
     assert "this needs vLLM" in done.stderr
     assert "model 'three' needs" in done.stderr
     assert "1 jobs are left" not in done.stderr
+
+
+def test_a_job_after_a_failed_one_has_a_new_engine(tmp_path, monkeypatch):
+    engines, closed = [], []
+
+    class Writer:
+        def __init__(self, *_):
+            engines.append(self)
+
+        def close(self):
+            closed.append(self)
+            raise RuntimeError("it is gone already")
+
+    def records(writer, *_):
+        if writer is engines[0]:
+            raise RuntimeError("the engine has died")
+        return [{"penalty": "none", "tokens": 8}]
+
+    monkeypatch.setattr(running, "Writer", Writer)
+    monkeypatch.setattr(running, "records", records)
+    tasks = [{"name": name, "source": "json", "models": ["one"], "settings": ["none"], "cap": 8} for name in "ab"]
+    plan = read_plan(real_study.sweep(tmp_path, tasks))
+    folders = {"data": real_study.data(tmp_path), "models": real_study.models(tmp_path, "one"), "out": tmp_path / "out"}
+    process = running._Process(plan, running.Options(**folders), print)
+    found = process.run()
+    assert found.done == ["one-b-t0"]
+    assert found.problems == ["job one-a-t0: failed (RuntimeError: the engine has died)."]
+    assert len(engines) == 2
+    assert closed == [engines[0]]
 
 
 # ---------------------------------------------------------------- reports

@@ -61,6 +61,7 @@ class Task:
         runs: how often each question is answered.
         runs_per_job: so many of them in one job; all by default.
         parts: the settings are divided among so many jobs, so that several engines can share a large task.
+        apart: vLLM's own penalties run in a second job, because they make a whole batch slower.
         part: of the questions: `choose` takes even numbers, `publish` odd ones, `all` takes all.
         samples: at most so many questions.
         cap: the most tokens of an answer.
@@ -77,6 +78,7 @@ class Task:
     runs: int = 1
     runs_per_job: int | None = None
     parts: int = 1
+    apart: bool = False
     part: str = "all"
     samples: int | None = None
     cap: int = 1_024
@@ -173,7 +175,7 @@ class Job:
         recommended: whether the sampling is the recommended one.
         first_run: the number of its first run.
         runs: how many runs.
-        number: which of the task's parts it is, from 0 on.
+        number: which of the task's parts it is, from 0 on; 1 for the second job of a task that runs `apart`.
     """
 
     task: Task
@@ -192,7 +194,8 @@ class Job:
         task = re.sub(r"[^a-z0-9]+", "-", self.task.name.lower())
         how = "" if self.task.source == HARM else f"-{RECOMMENDED}" if self.recommended else f"-t{self.temperature:g}"
         run = f"-run{self.first_run}" if self.task.runs_per_job else ""
-        return f"{self.model.name}-{task}{how}{run}" + (f"-part{self.number}" if self.task.parts > 1 else "")
+        part = f"-part{self.number}" if self.task.parts > 1 else "-own" if self.number else ""
+        return f"{self.model.name}-{task}{how}{run}{part}"
 
     @property
     def is_tuning(self) -> bool:
@@ -207,6 +210,8 @@ class Job:
         """
         fixed = self.temperature > 0 or self.task.source == BATCH
         usable = [name for name in names if not (fixed and setting(name).temperature is not None)]
+        if self.task.apart:
+            return tuple(name for name in usable if setting(name).is_vllms_own == bool(self.number))
         own = usable[self.number :: self.task.parts]
         if NONE in usable and NONE not in own and not self.temperature:
             own.insert(0, NONE)
@@ -222,7 +227,7 @@ def jobs(plan: Plan) -> list[Job]:
                 model = plan.model(name)
                 step = task.runs_per_job or task.runs
                 how = _sampling(task, model, temperature)
-                for first, number in product(range(0, task.runs, step), range(task.parts)):
+                for first, number in product(range(0, task.runs, step), range(2 if task.apart else task.parts)):
                     runs = min(step, task.runs - first)
                     made.append(Job(task, model, **how, first_run=first, runs=runs, number=number))
     return made
@@ -286,6 +291,8 @@ def _check_task(plan: Plan, task: Task) -> None:
             raise LZPenaltyError(
                 f"task {task.name!r}: unknown model {show(name)}. Did you mean {closest(name, known)}?"
             )
+    if task.apart and task.parts > 1:
+        raise LZPenaltyError(f"task {task.name!r}: apart = true works with parts = 1; parts is {task.parts}.")
     for one in task.settings:
         for family in plan._families_of(one):
             if family not in plan.families:
@@ -345,6 +352,7 @@ _CHECKS: dict[str, Any] = {
     "runs": integer(1, 1_000),
     "runs_per_job": integer(1, 1_000, optional=True),
     "parts": integer(1, 100),
+    "apart": boolean,
     "part": choice("all", "choose", "publish"),
     "samples": integer(1, 1_000_000, optional=True),
     "cap": integer(1, 1_000_000),

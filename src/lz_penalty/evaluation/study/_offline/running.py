@@ -7,7 +7,7 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -172,7 +172,12 @@ class _Process:
             rows = self._records(writer, job, names)
         except Exception as error:  # an engine or a model may raise anything; the other jobs go on
             self.failed.add(job.name)
-            self._note(f"job {job.name}: failed ({type(error).__name__}: {str(error).strip().splitlines()[:1]}).")
+            self._note(
+                f"job {job.name}: failed ({type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]})."
+            )
+            with suppress(Exception):  # it may be the engine that has failed: the next job starts another one
+                self._close()
+            self.writer = self.model = None
             return
         seconds = time.perf_counter() - begin
         about = {

@@ -17,6 +17,7 @@ from lz_penalty.evaluation.penalties import Penalty, family, penalty, strength
 __all__ = ["NONE", "STOP", "TEMPERATURE", "Setting", "canonical", "cut", "setting"]
 
 NONE, TEMPERATURE, STOP = "none", "temperature", "stop"
+OWN = ("repetition", "frequency", "presence")  # vLLM applies these to a whole batch, and makes all its rows slower
 STOP_LENGTH = 60  # tokens in copies of one unit, at least, before a text is ended
 
 
@@ -35,6 +36,11 @@ class Setting:
     penalty: Penalty
     temperature: float | None = None
     stop: int | None = None
+
+    @property
+    def is_vllms_own(self) -> bool:
+        """Whether vLLM itself has this penalty."""
+        return family(self.penalty.name) in OWN
 
 
 @cache

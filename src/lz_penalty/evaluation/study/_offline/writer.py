@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from lz_penalty.detection import distinct, find_repetition, is_degenerate
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.evaluation.idle import is_idle
-from lz_penalty.evaluation.penalties import family
 from lz_penalty.evaluation.prompting import prompt_ids
 from lz_penalty.evaluation.study._offline.settings import Setting
 
@@ -22,7 +21,6 @@ COMPILATION = {
     "cudagraph_mode": "FULL_DECODE_ONLY",
     "cudagraph_capture_sizes": [1, 8, 32, 64, 128, 192, 256, 384, 512, 640, 768, 1024],
 }
-OWN = ("repetition", "frequency", "presence")  # vLLM applies these to the whole batch, so they run apart
 PROCESSORS = (
     "lz_penalty.engines.vllm:LZPenaltyLogitsProcessor",
     "lz_penalty.evaluation.vllm_baselines:BaselineLogitsProcessor",
@@ -154,7 +152,7 @@ def group_of(setting: Setting, temperature: float) -> int:
     The first group has the greedy answers without a penalty, which are used again where a penalty is idle. The last group has
     vLLM's own penalties.
     """
-    if family(setting.penalty.name) in OWN:
+    if setting.is_vllms_own:
         return 2
     return 0 if _is_plain(setting) and temperature == 0 else 1
 
