@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.preset_tables import MODELS
+from benchmarks.preset_tables import MODELS, machine_of, named_settings, share
 from benchmarks.problem_tables import CPU
 from benchmarks.tables import paragraph, table
 from lz_penalty.evaluation.measures import is_near_loop
@@ -22,6 +22,26 @@ KINDS = {
     "copy json": "JSON copied from the prompt",
     "copy table": "a table copied from the prompt",
 }
+
+TASKS = {
+    ("gsm8k_test", "accuracy"): "problems of GSM8K",
+    ("humaneval", "accuracy"): "programs of HumanEval",
+    ("json", "accuracy"): "JSON texts by a schema",
+    ("copies", "fidelity"): "copying tasks",
+}
+
+
+def on_tasks(data: dict[str, Any], models: Sequence[str] = ("qwen05", "qwen15")) -> list[str]:
+    """Return what is right without a penalty, under `guarded` and under the default policy."""
+    found = dict(zip(("none", *PENALTIES), (one for _, one in named_settings(data, ["none", *PENALTIES])), strict=True))
+    names = {"none": "none", **PENALTIES}
+    head = ["", *(f"{MODELS[model]}, {name}" for model in models for name in names.values())]
+    rows = [
+        [f"{found['none'][models[0]][task]['answers']:,} {title}"]
+        + [share(found[penalty], model, task, measure) for model in models for penalty in names]
+        for (task, measure), title in TASKS.items()
+    ]
+    return [*table(head, rows), "", *paragraph(f"Greedy, at most 1,024 tokens. {machine_of(data)}.")]
 
 
 def on_models(models: Sequence[str] = ("smollm2", "qwen05")) -> list[str]:

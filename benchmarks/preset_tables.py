@@ -67,7 +67,15 @@ LOST = {
     "copy edit": "code with a name changed",
     "copy letters": "a letter 50 to 150 times",
 }
-RIGHT = {(GSM8K, "qwen15"): "GSM8K", ("humaneval", "qwen15"): "HumanEval"}
+RIGHT = {
+    (GSM8K, "qwen05"): ("GSM8K", "accuracy"),
+    (GSM8K, "qwen15"): ("GSM8K", "accuracy"),
+    ("humaneval", "qwen05"): ("HumanEval", "accuracy"),
+    ("humaneval", "qwen15"): ("HumanEval", "accuracy"),
+    ("math500", "qwen15"): ("MATH-500", "accuracy"),
+    ("copies", "qwen05"): ("copies", "fidelity"),
+    ("copies", "qwen15"): ("copies", "fidelity"),
+}
 
 Settings = dict[str, Any]
 
@@ -152,25 +160,27 @@ def at_a_glance(data: dict[str, Any]) -> list[str]:
     """Return benefit and harm of the presets and of two other penalties: a column for each, a row for each measure."""
     found = [one for _, one in named_settings(data, list(GLANCE))]
     rows = [
-        [f"near-loops: {title}", *(_share(one, model, INSTRUCTIONS, "near_loops") for one in found)]
+        [f"near-loops: {title}", *(share(one, model, INSTRUCTIONS, "near_loops") for one in found)]
         for model, title in MODELS.items()
     ]
     rows += [[f"lost: {title}", *(f"{lost_by_kind(one, kind):.1%}" for one in found)] for kind, title in LOST.items()]
     rows += [
-        [f"right: {title}, {MODELS[model]}", *(_share(one, model, task, "accuracy") for one in found)]
-        for (task, model), title in RIGHT.items()
+        [f"right: {title}, {MODELS[model]}", *(share(one, model, task, measure) for one in found)]
+        for (task, model), (title, measure) in RIGHT.items()
     ]
     none = data["settings"]["none"]
     about = (
         f"Near-loops: {none['smollm2'][INSTRUCTIONS]['answers']} everyday instructions, at most 2,048 tokens. Lost: mean of "
         f"{_and(MODELS[model] for model in READERS)}. Right: {none['qwen15'][GSM8K]['answers']:,} problems "
-        f"of GSM8K, {none['qwen15']['humaneval']['answers']} of HumanEval. ?: not measured on all of them. All "
-        f"answers are greedy. {machine_of(data)}. {remark_on(data)}"
+        f"of GSM8K, {none['qwen15']['humaneval']['answers']} of HumanEval, {none['qwen15']['math500']['answers']} of MATH-500, "
+        f"and {none['qwen15']['copies']['answers']} copying tasks. ?: not measured. All answers are greedy. "
+        f"{machine_of(data)}. {remark_on(data)}"
     )
     return [*table(["", *GLANCE.values()], rows), "", *paragraph(about)]
 
 
-def _share(found: Settings, model: str, what: str, name: str) -> str:
+def share(found: Settings, model: str, what: str, name: str) -> str:
+    """Return one share of a setting; `MISSING` if it was not measured."""
     means = found.get(model, {}).get(what)
     return f"{means[name]:.1%}" if means else MISSING
 
@@ -251,7 +261,7 @@ def near_loops_by_model(data: dict[str, Any]) -> list[str]:
             rows.append([label(name), *cells])
     ((_, none), (_, chosen)) = named_settings(data, ["none", "guarded"])
     count = none["smollm2"][INSTRUCTIONS]["answers"]
-    missed = " and ".join(f"{_share(chosen, one, INSTRUCTIONS, 'near_loops')} on {MODELS[one]}" for one in READERS[:2])
+    missed = " and ".join(f"{share(chosen, one, INSTRUCTIONS, 'near_loops')} on {MODELS[one]}" for one in READERS[:2])
     about = (
         f"guarded has {missed}: it misses the 1 % of the rule. {count} instructions with odd numbers, greedy, at most 2,048 "
         f"tokens; one answer is {1 / count:.1%}. In brackets: 95 % intervals (Wilson). The last number of a cell: tokens per "
@@ -354,15 +364,19 @@ def machine_of(data: dict[str, Any]) -> str:
 
 
 def remark_on(data: dict[str, Any]) -> str:
-    """Return which measurements were made on a CPU."""
-    measured: dict[str, dict[str, list[str]]] = {}  # models by setting and by what was measured
+    """Return which measurements were made on a CPU. A later file replaces the numbers of an earlier one."""
+    on_cpu: dict[tuple[str, str], dict[str, bool]] = {}  # by what was measured and model, then by setting
     for plan in data["plans"]:
-        if plan["machine"].get("gpu") == "none":
-            for name in plan["job"]["settings"]:
-                models = measured.setdefault(label(name).strip("*"), {}).setdefault(plan["what"], [])
-                models.append(MODELS[plan["model"]])
+        for name in plan["job"]["settings"]:
+            here = on_cpu.setdefault((plan["what"], MODELS[plan["model"]]), {})
+            here[label(name).strip("*")] = plan["machine"].get("gpu") == "none"
+    models: dict[str, dict[str, list[str]]] = {}  # by setting and by what was measured
+    for (what, model), settings in on_cpu.items():
+        names = [name for name, is_cpu in settings.items() if is_cpu]
+        for name in ["most penalties"] if 2 * len(names) > len(settings) else names:
+            models.setdefault(name, {}).setdefault(what, []).append(model)
     told = [
-        f"{name} ({', '.join(f'{what} on {_and(models)}' for what, models in found.items())})"
-        for name, found in measured.items()
+        f"{name} ({', '.join(f'{what} on {_and(where)}' for what, where in found.items())})"
+        for name, found in models.items()
     ]
     return f"On a CPU: {_and(told)}." if told else ""

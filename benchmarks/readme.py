@@ -25,6 +25,7 @@ from benchmarks.workload import ROOT, arguments
 CHOSEN, PUBLISHED, TURNS = (f"../../research/presets/results/{name}.json" for name in ("choose", "publish", "turns"))
 TABLES: tuple[tuple[str, str, Callable[[dict[str, Any]], list[str]], str], ...] = (  # page, mark, table, results file
     ("README.md", "real-models", readme_tables.in_short, PUBLISHED),
+    ("README.md", "real-models-follows", readme_tables.what_follows, PUBLISHED),
     ("README.md", "cost-in-short", op_tables.cost_in_short, "h200.json"),
     ("README.md", "vllm-in-short", engine_tables.vllm_in_short, "vllm.json"),
     ("README.md", "real-models-notes", readme_tables.about_in_short, PUBLISHED),
@@ -57,6 +58,7 @@ TABLES: tuple[tuple[str, str, Callable[[dict[str, Any]], list[str]], str], ...] 
     ("integrations/llama_cpp/PROPOSAL.md", "speed", engine_tables.llama_server_speed_in_short, "llama_server.json"),
     ("docs/policy.md", "policy", engine_tables.policy, "policy.json"),
     ("docs/policy.md", "policy-on-models", lambda _: policy_tables.on_models(), "policy.json"),
+    ("docs/policy.md", "policy-on-tasks", policy_tables.on_tasks, PUBLISHED),
     ("docs/stopping.md", "stopping-rates", detection_tables.stopping, "labelled.json"),
     ("docs/stopping.md", "detection", detection_tables.watching, "detection.json"),
     ("docs/detect-command.md", "detect-memory", detection_tables.memory, "detect_memory.json"),

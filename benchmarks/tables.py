@@ -42,7 +42,11 @@ def bullets(points: Iterable[str]) -> list[str]:
     >>> bullets(["One.", "Two."])
     ['- One.', '- Two.']
     """
-    return [line for point in points for line in textwrap.wrap(f"- {point}", 118, subsequent_indent="  ")]
+    return [
+        line
+        for point in points
+        for line in textwrap.wrap(f"- {point}", 118, subsequent_indent="  ", break_on_hyphens=False)
+    ]
 
 
 def machine(data: dict[str, Any], versions: Iterable[str] = VERSIONS) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from lz_penalty.evaluation.study._offline.choice import harm_of, near_loops, of_answers, of_harm, qualifies, ranked
 from lz_penalty.evaluation.study._offline.files import read_result
-from lz_penalty.evaluation.study._offline.plan import HARM
+from lz_penalty.evaluation.study._offline.plan import BATCH, HARM
 from research.presets.settings import family_of
 
 __all__ = [
@@ -99,6 +99,8 @@ def summarised(files: Iterable[Path]) -> Row:
                     settings.setdefault(name, {}).setdefault(model, {}).update(parts)
             continue
         about, rows = read_result(path)
+        if about["job"].get("what") == BATCH:  # wall times
+            continue
         what = what_of(about["job"])
         by_setting: dict[str, list[Row]] = {}
         for row in rows:

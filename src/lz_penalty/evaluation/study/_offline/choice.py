@@ -40,6 +40,8 @@ def of_answers(rows: Sequence[Row]) -> Row:
     }
     if "right" in rows[0]:
         means["accuracy"] = mean(row["right"] for row in rows)
+    if "fidelity" in rows[0]:
+        means["fidelity"] = mean(row["fidelity"] for row in rows)
     if "repeats_8" in rows[0]:
         means["repeats_8"] = mean(row["repeats_8"] for row in rows if row["repeats_8"] is not None)
     return means
