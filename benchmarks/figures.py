@@ -143,9 +143,9 @@ def time(data: dict[str, Any]) -> plt.Figure:
         ("one dense addition to the logits", "add_ (hot)", {"rows": "random"}, ""),
         ("transformers' repetition penalty", "repetition 1.2", {}, "repetition"),
         ("transformers' no-repeat-ngram", "no 4-gram twice", {}, ""),
-        ("the paper's method, our dense code", "dense paper", {}, "sglang"),
         ("DRY, our code on the device", "DRY, all rows at once", {}, "dry"),
         ("DRY, our code on the host", "DRY", {}, "dry"),
+        ("the paper's method, our dense code", "dense paper", {}, "sglang"),
     ]
     figure, axes = plt.subplots(figsize=(6, 4.6))
     for place, (label, contender, cell, family) in enumerate(reversed(rows)):
