@@ -7,7 +7,7 @@ import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor, LogitsProcessors
 from vllm.v1.sample.logits_processor.builtin import MinPLogitsProcessor
 from vllm.v1.worker.gpu_input_batch import InputBatch
-from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput, GPUModelRunner
 
 from lz_penalty.engines.server import ServerSettings
 from lz_penalty.engines.vllm import _no_wait as no_wait
@@ -76,8 +76,14 @@ def test_vllm_waits_unless_the_operator_switches_it_off(monkeypatch, given):
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(InputBatch, METHOD), (InputBatch, "refresh_metadata"), (GPUModelRunner, "_sample")],
-    ids=["the method", "in the batch", "in the runner"],
+    [
+        (InputBatch, METHOD),
+        (InputBatch, "refresh_metadata"),
+        (GPUModelRunner, "_sample"),
+        (GPUModelRunner, "_bookkeeping_sync"),
+        (AsyncGPUModelRunnerOutput, "__init__"),
+    ],
+    ids=["the method", "in the batch", "in the runner", "the placeholders", "the event"],
 )
 def test_a_vllm_that_is_not_known_waits_and_the_log_says_so(monkeypatch, caplog, owner, name):
     original = getattr(InputBatch, METHOD)

@@ -1,6 +1,6 @@
-"""Whether this vLLM works inside as those for which `_no_wait` was written: vLLM 0.26 and 0.32 have equal functions there.
+"""Whether this vLLM works inside as those for which `_no_wait` was written: vLLM 0.26 and 0.32.
 
-Another release may change them at any time, because they are not part of its interface for processors.
+Another release may change these functions at any time, because they are not part of its interface for processors.
 """
 
 from __future__ import annotations
@@ -14,15 +14,27 @@ from typing import Any
 
 __all__ = ["fingerprint", "first_unknown"]
 
-_IN_BATCH = {  # methods of InputBatch
-    "update_async_output_token_ids": "040c586d0cdce877",  # waits for the newest tokens, and writes them into the lists
-    "set_async_sampled_token_ids": "b32d3038e63075f3",  # passes the copy of these tokens and its event to the batch
-    "refresh_metadata": "a028206f68e3d61d",  # makes new metadata exactly if the batch has changed
-    "_make_sampling_metadata": "4cc4ec90799e1393",  # says who needs the lists
-}
-_IN_RUNNER = {  # methods of GPUModelRunner
-    "_sample": "45c2f4f98a9f685b",  # calls the first of them, and then the processors
-    "synchronize_input_prep": "38e6c44e73e5e404",  # waits until the device is through with the step before the previous one
+# The functions that `_no_wait` relies on, by class. Two numbers: the function differs in vLLM 0.26 and 0.32, and both are fine.
+_KNOWN: dict[str, dict[str, tuple[str, ...]]] = {
+    "InputBatch": {
+        "update_async_output_token_ids": (
+            "040c586d0cdce877",
+        ),  # waits for the newest tokens, and writes them into the lists
+        "set_async_sampled_token_ids": (
+            "b32d3038e63075f3",
+        ),  # passes the copy of these tokens and its event to the batch
+        "refresh_metadata": ("a028206f68e3d61d",),  # makes new metadata exactly if the batch has changed
+        "_make_sampling_metadata": ("4cc4ec90799e1393",),  # says who needs the lists
+    },
+    "GPUModelRunner": {
+        "_sample": ("45c2f4f98a9f685b",),  # calls the first of them, and then the processors
+        "synchronize_input_prep": ("38e6c44e73e5e404",),  # waits until the device is through with the step before last
+        "_bookkeeping_sync": ("d90fbfcd3c785f8c", "24307260a3c14fcf"),  # appends the placeholders, and keeps the tokens
+        "sample_tokens": ("030f0a050a41bc33", "02aa898b052af3ef"),  # calls all of them, in this order
+    },
+    "AsyncGPUModelRunnerOutput": {
+        "__init__": ("fde2d4ae5add1959", "15b5ceec459b858b"),  # records the event of the copy after the step's kernels
+    },
 }
 _NO_MEANING = ("kind", "ctx", "type_comment")  # fields of the syntax tree
 
@@ -33,16 +45,16 @@ def first_unknown(original: Callable[..., Any]) -> str | None:
     Args:
         original: `InputBatch.update_async_output_token_ids`, before it was wrapped.
     """
-    from vllm.v1.worker.gpu_input_batch import InputBatch
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+    from vllm.v1.worker import gpu_input_batch, gpu_model_runner
 
     if hasattr(original, "__wrapped__"):  # somebody else has wrapped it
         return f"InputBatch.{original.__name__}"
-    for owner, known in ((InputBatch, _IN_BATCH), (GPUModelRunner, _IN_RUNNER)):
-        for name, expected in known.items():
-            function = original if name == original.__name__ else getattr(owner, name, None)
-            if function is None or fingerprint(function) != expected:
-                return f"{owner.__name__}.{name}"
+    for owner, functions in _KNOWN.items():
+        found = getattr(gpu_input_batch if owner == "InputBatch" else gpu_model_runner, owner, None)
+        for name, expected in functions.items():
+            function = original if name == original.__name__ else getattr(found, name, None)
+            if function is None or fingerprint(function) not in expected:
+                return f"{owner}.{name}"
     return None
 
 
