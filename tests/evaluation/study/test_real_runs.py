@@ -161,7 +161,9 @@ def write_answers(folder, task, temperature, right, model="one", **more):
 
 def test_a_report_over_temperatures(tmp_path):
     task = {"name": "G", "source": "gsm8k_test", "models": ["one"], "settings": ["none", "paper:0.15"], "cap": 64}
-    sweep = real_study.sweep(tmp_path, [task, task | {"temperatures": [0.6, 1.0, 1.5], "runs": 2}])
+    sampled = task | {"temperatures": [0.6, 1.0, 1.5], "runs": 2, "apart": True}
+    sampled["settings"] = [*task["settings"], "repetition:1.2"]
+    sweep = real_study.sweep(tmp_path, [task, sampled])
     sweep.rename(tmp_path / "sweep.toml")
     answers = tmp_path / "answers"
     answers.mkdir()
@@ -177,7 +179,7 @@ def test_a_report_over_temperatures(tmp_path):
     assert "**-75.0 (" in page
     assert "lower: G on one -75.0" in page
     assert "not established: 2 more comparisons, -1.2 to +0.0" in page
-    assert "- G: temperature 1.5 on one" in page
+    assert "- G: temperature 0.6, temperature 1 on one (`repetition:1.2`); temperature 1.5 on one" in page
     lines = (tmp_path / "tables" / "differences.csv").read_text().splitlines()
     assert [line.rpartition(",")[2] for line in lines[1:]].count("lower") == 1
     written = {path: path.read_bytes() for path in (tmp_path / "figures").iterdir()}

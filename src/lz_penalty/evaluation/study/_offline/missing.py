@@ -15,14 +15,18 @@ MOST_NAMES = 4  # that a line names
 
 def missing(study: Study) -> list[str]:
     """Return a line for each task: the samplings, models and settings that were not measured."""
-    found: dict[str, dict[str, list[str]]] = {}
+    cells: dict[tuple[str, str, str], tuple[Job, list[str], list[str]]] = {}  # by task, model and sampling
     for job in jobs(study.plan):
         if not job.is_tuning:
-            wanted = job.usable(study.plan.settings_of(job.task, study.best))
-            lacking = [name for name in wanted if not _is_measured(study, job, name)]
-            if lacking:
-                told = _told(study, job, lacking, len(wanted))
-                found.setdefault(job.task.name, {}).setdefault(told, []).append(_way(job))
+            names = job.usable(study.plan.settings_of(job.task, study.best))
+            _, wanted, lacking = cells.setdefault((job.task.name, job.model.name, _way(job)), (job, [], []))
+            wanted += names
+            lacking += [name for name in names if not _is_measured(study, job, name)]
+    found: dict[str, dict[str, list[str]]] = {}
+    for (task, _, way), (job, wanted, lacking) in cells.items():
+        if lacking:
+            told = _told(job, list(dict.fromkeys(lacking)), len(set(wanted)))
+            found.setdefault(task, {}).setdefault(told, []).append(way)
     return [_line(task, groups) for task, groups in found.items()] + _tuning(study)
 
 
@@ -43,7 +47,7 @@ def _way(job: Job) -> str:
     return {GREEDY: "greedy", RECOMMENDED: "recommended sampling"}.get(_how(job), f"temperature {job.temperature:g}")
 
 
-def _told(study: Study, job: Job, lacking: list[str], wanted: int) -> str:
+def _told(job: Job, lacking: list[str], wanted: int) -> str:
     title = job.model.title or job.model.name
     if len(lacking) == wanted:
         return title

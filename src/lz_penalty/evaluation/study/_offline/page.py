@@ -130,6 +130,9 @@ def _machines(study: Study) -> str:
     if gpus and on_cpu:
         rest = "; ".join(f"{what} ({', '.join(sorted(set(models)))})" for what, models in on_cpu.items())
         told += f" A CPU wrote: {rest}. Part of their difference from no penalty may come from the other machine."
+    read = {cell.model for cell, one in study.machines.items() if not cell.how and one.get("gpu", "none") == "none"}
+    if gpus and read:
+        told += f" A CPU read the given texts of {', '.join(sorted(_title(study, model) for model in read))}."
     return told
 
 

@@ -59,7 +59,7 @@ class Study:
         harm: for a model and a setting, the records of texts.
         batches: for a model and a setting, the records of timed batches.
         tuning: `{setting: {model: {task or harm: means}}}` on the tuning data.
-        machines: for each cell, the machine that wrote its answers.
+        machines: for each cell, the machine that wrote its answers. Harm and batches have no sampling.
     """
 
     plan: Plan
@@ -154,6 +154,7 @@ def _add(study: Study, about: Record, rows: list[Record], replaced: set[tuple[st
     if task.source in (HARM, BATCH):
         place = study.harm if task.source == HARM else study.batches
         place.update({(model, name): group for name, group in groups.items()})
+        study.machines.update({Cell(model, task.name, "", name): about["machine"] for name in groups})
         return
     how = _how(about["job"])
     if (model, task.name, how) not in replaced:
