@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -227,7 +228,10 @@ class LZPenaltyConfig:
                 f"{', '.join(given)}: given without lz_penalty or lz_preset, and there is no server default to refine. "
                 "Add lz_penalty (for example 0.15) or lz_preset."
             )
-        config = replace(base, **changes)
+        try:
+            config = replace(base, **changes)
+        except LZPenaltyError as error:  # about two fields together, by the names that they have in Python
+            raise LZPenaltyError(_in_request(str(error))) from None
         return config if config.strength else None
 
 
@@ -237,6 +241,18 @@ PRESETS: dict[str, Callable[..., LZPenaltyConfig]] = {
 REQUEST_FIELDS = {"lz_penalty": "strength", "lz_preset": "preset"} | {
     "lz_" + field.name: field.name for field in fields(LZPenaltyConfig) if field.name != "strength"
 }
+
+
+_NAMES = {name: key for key, name in REQUEST_FIELDS.items() if name != "preset"}
+
+
+def _in_request(message: str) -> str:
+    """Return an error message with the names that fields have in a request.
+
+    >>> _in_request("gate_low = 0.5: must be given together with gate_high, or not at all.")
+    'lz_gate_low = 0.5: must be given together with lz_gate_high, or not at all.'
+    """
+    return re.sub(rf"\b({'|'.join(_NAMES)})\b", lambda found: _NAMES[found[0]], message)
 
 
 def lz_fields(request: Mapping[str, Any]) -> dict[str, Any]:

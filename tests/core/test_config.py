@@ -145,7 +145,8 @@ def test_thresholds_that_are_no_gate_are_refused(given, message):
     for default in (None, LZPenaltyConfig.paper()):
         with pytest.raises(LZPenaltyError) as error:
             LZPenaltyConfig.from_request({"lz_penalty": 0.1} | request, default)
-        assert str(error.value).startswith(message)
+        in_request = message.replace("gate_", "lz_gate_").replace("min_match", "lz_min_match")
+        assert str(error.value).startswith(in_request)
 
 
 def test_the_widest_and_the_narrowest_gate():
