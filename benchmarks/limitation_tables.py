@@ -42,7 +42,7 @@ def weak(data: dict[str, Any]) -> list[str]:
     answers = data["settings"]["none"][WEAK[0]]["instructions"]["answers"]
     about = (
         f"Answers to {answers} everyday instructions, greedy, at most 2,048 tokens. Gemma-270M is a base model, and "
-        "TinyLlama-1.1B has weights of two bits. A CPU wrote the answers of guarded on Gemma-270M, an H200 all others. "
+        "TinyLlama-1.1B has weights of two bits. An H200 wrote all answers. "
         "`research/presets` has the scripts."
     )
     return [*table(["penalty", *columns], rows), "", *paragraph(about)]

@@ -231,7 +231,7 @@ class LZPenaltyConfig:
         try:
             config = replace(base, **changes)
         except LZPenaltyError as error:  # about two fields together, by the names that they have in Python
-            raise LZPenaltyError(_in_request(str(error))) from None
+            raise LZPenaltyError(in_request(str(error))) from None
         return config if config.strength else None
 
 
@@ -246,10 +246,10 @@ REQUEST_FIELDS = {"lz_penalty": "strength", "lz_preset": "preset"} | {
 _NAMES = {name: key for key, name in REQUEST_FIELDS.items() if name != "preset"}
 
 
-def _in_request(message: str) -> str:
+def in_request(message: str) -> str:
     """Return an error message with the names that fields have in a request.
 
-    >>> _in_request("gate_low = 0.5: must be given together with gate_high, or not at all.")
+    >>> in_request("gate_low = 0.5: must be given together with gate_high, or not at all.")
     'lz_gate_low = 0.5: must be given together with lz_gate_high, or not at all.'
     """
     return re.sub(rf"\b({'|'.join(_NAMES)})\b", lambda found: _NAMES[found[0]], message)

@@ -213,7 +213,7 @@ def test_a_field_that_one_section_cannot_take_is_refused():
         ),
         ({"lz_policy": "default", "lz_escalation": 2}, "Set sections instead, for example lz_answer = 'guarded'"),
         ({"lz_policy": "default", "lz_penalty": 101}, "lz_penalty = 101: must be a finite number from 0 to 100"),
-        ({"lz_thinking": "guarded", "lz_buffer_size": 1}, "min_match_length = 4: must be at most buffer_size"),
+        ({"lz_thinking": "guarded", "lz_buffer_size": 1}, "lz_min_match_length = 4: must be at most lz_buffer_size"),
         ({"lz_thinking": "guarded", "lz_escalation": 1}, "there is no server default to refine"),
         ({"lz_policy": "default", "lz_gate_low": 0.5}, "lz_gate_low = 0.5: cannot be given together with lz_policy"),
         ({"lz_policy": "default", "lz_gate_window": 3}, "lz_gate_window = 3: must be an integer from 4 to 4096"),

@@ -56,8 +56,23 @@ def test_vllms_own_penalties_run_apart(plan):
     both = [job for job in jobs(plan) if job.task.name == "GSM8K" and job.task.apart and job.model.name == "qwen05"]
     assert [job.name for job in both] == ["qwen05-gsm8k-t0.6", "qwen05-gsm8k-t0.6-own"]
     rest, own = [job.usable(plan.settings_of(job.task, best)) for job in both]
-    assert own == ("repetition:1.02", "frequency:0.05")
+    assert own == ("repetition:1.02", "frequency:0.05")  # greedy, it would have `none` too
     assert rest == ("none", "guarded:0.4", "paper:0.15", "failsafe:0.15", "dry:0.4,allowed_length=2")
+
+
+def test_a_greedy_job_of_own_penalties_has_none_and_an_empty_job_is_done(tmp_path):
+    task = {"name": "j", "source": "json", "models": ["one"], "cap": 8, "apart": True}
+    both = {"a": ["none", "paper:0.1", "frequency:0.3"], "b": ["none", "paper:0.1"]}
+    plan = read_plan(real_study.sweep(tmp_path, [task | {"name": name, "settings": both[name]} for name in both]))
+    made = jobs(plan)
+    assert [job.usable(plan.settings_of(job.task, {})) for job in made] == [
+        ("none", "paper:0.1"),
+        ("none", "frequency:0.3"),
+        ("none", "paper:0.1"),
+        (),
+    ]
+    found = estimates(plan, made, Folder(tmp_path), tmp_path, real_study.models(tmp_path, "one"), None, 30)
+    assert [one.state for one in found] == ["", "", "", "done"]
 
 
 def test_a_task_cannot_run_apart_and_in_parts(tmp_path):

@@ -15,7 +15,7 @@ from lz_penalty.evaluation.study._offline.files import read_result, write_result
 from lz_penalty.evaluation.study._offline.plan import read_plan
 from lz_penalty.evaluation.study._offline.report import write_offline_report
 from lz_penalty.evaluation.study._offline.study import Study, read_study
-from lz_penalty.evaluation.study._offline.summaries import share
+from lz_penalty.evaluation.study._offline.summaries import differences, share
 from tests.support import ROOT, real_study
 from tests.support.commands import run
 
@@ -185,6 +185,25 @@ def test_a_report_over_temperatures(tmp_path):
     written = {path: path.read_bytes() for path in (tmp_path / "figures").iterdir()}
     write_offline_report(tmp_path, tmp_path)
     assert written == {path: path.read_bytes() for path in (tmp_path / "figures").iterdir()}
+
+
+def test_a_setting_is_compared_with_the_answers_without_a_penalty_of_its_own_part(tmp_path):
+    """vLLM does not always write the same answers twice: here the two parts differ in ten of them."""
+    settings = ["none", "paper:0.15", "stop:3"]
+    task = {"name": "G", "source": "gsm8k_test", "models": ["one"], "settings": settings, "cap": 64, "parts": 2}
+    real_study.sweep(tmp_path, [task]).rename(tmp_path / "sweep.toml")
+    answers = tmp_path / "answers"
+    answers.mkdir()
+    parts = {"part0": {"none": [1] * 30 + [0] * 10, "stop:3": [1] * 30 + [0] * 10}}
+    parts["part1"] = {"none": [1] * 20 + [0] * 20, "paper:0.15": [1] * 15 + [0] * 25}
+    for part, found in parts.items():
+        write_answers(answers, "G", 0.0, found)
+        next(answers.glob("*-t0.0.jsonl.xz")).rename(answers / f"one-g-t0-{part}.jsonl.xz")
+    study = read_study(tmp_path)
+    found = {cell.penalty: (one.more, one.less) for cell, one in differences(study, "G", "right").items()}
+    assert found == {"stop:3": (0, 0), "paper:0.15": (0, 5)}
+    (none,) = [cell for cell in study.answers if cell.penalty == "none"]
+    assert share(study, none, "right").mean == 0.75
 
 
 def test_costs_are_compared_on_models_that_have_every_setting():

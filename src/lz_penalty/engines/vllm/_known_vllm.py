@@ -30,7 +30,10 @@ _KNOWN: dict[str, dict[str, tuple[str, ...]]] = {
         "_sample": ("45c2f4f98a9f685b",),  # calls the first of them, and then the processors
         "synchronize_input_prep": ("38e6c44e73e5e404",),  # waits until the device is through with the step before last
         "_bookkeeping_sync": ("d90fbfcd3c785f8c", "24307260a3c14fcf"),  # appends the placeholders, and keeps the tokens
-        "sample_tokens": ("030f0a050a41bc33", "02aa898b052af3ef"),  # calls all of them, in this order
+        "sample_tokens": (
+            "030f0a050a41bc33",
+            "02aa898b052af3ef",
+        ),  # calls both, and then makes the output with its event
     },
     "AsyncGPUModelRunnerOutput": {
         "__init__": ("fde2d4ae5add1959", "15b5ceec459b858b"),  # records the event of the copy after the step's kernels

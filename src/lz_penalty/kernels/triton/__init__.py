@@ -129,7 +129,8 @@ class _Prepared:
     def ahead(self):
         """The `LaunchAhead` of a step that was prepared with `ahead`.
 
-        It is `None` for long windows, before the third step, and if the device is not the current one.
+        It is `None` for long windows, in the first steps (two, or four if kernels must be compiled), and if the device is not
+        the current one.
         """
         return getattr(self._run, "launch_ahead", None) if torch.cuda.current_device() == self._index else None
 

@@ -70,7 +70,8 @@ def _accuracy(claim: str, study: Study, names: Iterable[str]) -> list[str]:
                     groups[one.called].append(f"{where} {100 * one.mean:+.1f} ({interval})")
         sorted_out = [f"{called}: {', '.join(items)}" for called, items in groups.items() if items]
         if unclear:
-            sorted_out.append(f"{UNCLEAR}: {len(unclear)} more comparisons, {min(unclear):+.1f} to {max(unclear):+.1f}")
+            count = f"{len(unclear)} more comparisons" if sorted_out else f"all {len(unclear)} comparisons"
+            sorted_out.append(f"{UNCLEAR}: {count}, {min(unclear):+.1f} to {max(unclear):+.1f}")
         if sorted_out:
             told.append(f"With {label(name)}, {'; '.join(sorted_out)}.")
     return [f"**The paper: {claim}** Right answers, in points. {' '.join(told)}"] if told else []

@@ -59,11 +59,13 @@ def ended(answer: Written, one: Setting) -> Written:
 def batch_records(writer: Writer, job: Job, names: Sequence[str], data: Path, limit: int | None) -> list[Record]:
     """Return a record for each setting and run: the wall time of a whole batch, one setting at a time, taking turns.
 
-    A batch that is not counted comes first, so that nothing is compiled while the clock runs.
+    The beginning of a batch of each setting comes first and is not counted, so that the clock does not measure what vLLM and
+    the kernels do only once.
     """
     asked, prompts = _prompts(writer, job, data, limit)
     settings = [setting(name) for name in names]
-    writer.write(prompts[:4], settings, Sampling(cap=min(job.task.cap, WARM_UP), may_end=False))
+    for one in settings:
+        writer.write(prompts, [one], Sampling(cap=min(job.task.cap, WARM_UP), may_end=False))
     made = []
     for run in range(job.first_run, job.first_run + job.runs):
         for one in settings:

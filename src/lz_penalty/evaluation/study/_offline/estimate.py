@@ -87,7 +87,7 @@ def _estimate(
     names = folder.settings_of(plan, job)
     count = len(names) + -(-len(waits) // (2 if job.task.apart else job.task.parts))
     problem = data_problem(job.task, data) or model_problem(job, models)
-    state = "done" if folder.is_done(job) or (job.is_tuning and not names) else problem or (WAITS if waits else "")
+    state = "done" if folder.is_done(job) or not (names or waits) else problem or (WAITS if waits else "")
     if job.task.source == HARM:
         texts = min(TEXTS_OF_HARM, limit or TEXTS_OF_HARM)
         return Estimate(job, count, texts * count, 0.0, texts * count / plan.speed.texts_per_second, state=state)

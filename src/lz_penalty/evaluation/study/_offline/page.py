@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lz_penalty.evaluation.study._offline.choice import RULE_KINDS, harm_of, near_loops, qualifies
 from lz_penalty.evaluation.study._offline.claims import claims
 from lz_penalty.evaluation.study._offline.missing import missing
-from lz_penalty.evaluation.study._offline.plan import RECOMMENDED, Model
+from lz_penalty.evaluation.study._offline.plan import HARM, RECOMMENDED, Model
 from lz_penalty.evaluation.study._offline.settings import NONE, canonical
 from lz_penalty.evaluation.study._offline.study import GREEDY, Cell, Study
 from lz_penalty.evaluation.study._offline.summaries import DRAWS, differences, harm_mean, primary, share
@@ -130,7 +130,10 @@ def _machines(study: Study) -> str:
     if gpus and on_cpu:
         rest = "; ".join(f"{what} ({', '.join(sorted(set(models)))})" for what, models in on_cpu.items())
         told += f" A CPU wrote: {rest}. Part of their difference from no penalty may come from the other machine."
-    read = {cell.model for cell, one in study.machines.items() if not cell.how and one.get("gpu", "none") == "none"}
+    given = {task.name for task in study.plan.tasks if task.source == HARM}
+    read = {
+        cell.model for cell, one in study.machines.items() if cell.task in given and one.get("gpu", "none") == "none"
+    }
     if gpus and read:
         told += f" A CPU read the given texts of {', '.join(sorted(_title(study, model) for model in read))}."
     return told

@@ -205,15 +205,16 @@ class Job:
     def usable(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return the settings of the task that this job measures.
 
-        There are no other temperatures if it samples, or times batches. Every part of a greedy task has `none`, because its
-        answers need not be written again where a penalty is idle.
+        There are no other temperatures if it samples, or times batches. Every part of a greedy task has `none`: its answers
+        need not be written again where a penalty is idle, and vLLM does not always write the same answers twice.
         """
         fixed = self.temperature > 0 or self.task.source == BATCH
         usable = [name for name in names if not (fixed and setting(name).temperature is not None)]
         if self.task.apart:
-            return tuple(name for name in usable if setting(name).is_vllms_own == bool(self.number))
-        own = usable[self.number :: self.task.parts]
-        if NONE in usable and NONE not in own and not self.temperature:
+            own = [name for name in usable if setting(name).is_vllms_own == bool(self.number)]
+        else:
+            own = usable[self.number :: self.task.parts]
+        if own and NONE in usable and NONE not in own and not self.temperature:
             own.insert(0, NONE)
         return tuple(own)
 

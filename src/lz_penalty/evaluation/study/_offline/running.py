@@ -175,9 +175,10 @@ class _Process:
             self._note(
                 f"job {job.name}: failed ({type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]})."
             )
-            with suppress(Exception):  # it may be the engine that has failed: the next job starts another one
-                self._close()
-            self.writer = self.model = None
+            if job.task.source != HARM:  # it may be the engine that has failed: the next job starts another one
+                with suppress(Exception):
+                    self._close()
+                self.writer = self.model = None
             return
         seconds = time.perf_counter() - begin
         about = {

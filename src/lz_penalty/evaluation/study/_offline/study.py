@@ -56,6 +56,8 @@ class Study:
     Args:
         plan: its sweep.
         answers: the records of each cell.
+        plain: for a cell, the answers without a penalty of the same job, if it wrote any. vLLM does not always write the same
+            answers twice, so a setting is compared with these.
         harm: for a model and a setting, the records of texts.
         batches: for a model and a setting, the records of timed batches.
         tuning: `{setting: {model: {task or harm: means}}}` on the tuning data.
@@ -64,6 +66,7 @@ class Study:
 
     plan: Plan
     answers: dict[Cell, list[Record]] = field(default_factory=dict)
+    plain: dict[Cell, list[Record]] = field(default_factory=dict)
     harm: dict[tuple[str, str], list[Record]] = field(default_factory=dict)
     batches: dict[tuple[str, str], list[Record]] = field(default_factory=dict)
     tuning: Mapping[str, Any] = field(default_factory=dict)
@@ -81,13 +84,12 @@ class Study:
 
     def values(self, cell: Cell, measure: str) -> Values:
         """Return a measure of each question, the mean over its runs; empty if it was not measured."""
-        rows = self.answers.get(cell, [])
-        if not rows or any(key not in rows[0] for key in NEEDED.get(measure, ())):
-            return {}
-        groups: dict[str, list[float]] = defaultdict(list)
-        for row in rows:
-            groups[row["id"]].append(MEASURES[measure](row))
-        return {name: sum(group) / len(group) for name, group in groups.items()}
+        return _of_questions(self.answers.get(cell, []), measure)
+
+    def values_without(self, cell: Cell, measure: str) -> Values:
+        """Return a measure of each question in the answers without a penalty that a cell is compared with."""
+        plain = self.answers.get(cell._replace(penalty=NONE), [])
+        return _of_questions(self.plain.get(cell, plain), measure)
 
     def cells(self, task: str, how: str | None = None) -> list[Cell]:
         """Return the measured cells of a task, in the order of the sweep: models, then settings."""
@@ -103,6 +105,15 @@ class Study:
         named = [name for names in (*self.plan.families.values(), *self.plan.sets.values()) for name in names]
         named += [name for task in self.plan.tasks for name in self.plan.settings_of(task, {})]
         return list(dict.fromkeys([NONE, *map(canonical, named)]))
+
+
+def _of_questions(rows: list[Record], measure: str) -> Values:
+    if not rows or any(key not in rows[0] for key in NEEDED.get(measure, ())):
+        return {}
+    groups: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        groups[row["id"]].append(MEASURES[measure](row))
+    return {name: sum(group) / len(group) for name, group in groups.items()}
 
 
 NEEDED = {"right": ("right",), "valid": ("valid",), "fidelity": ("fidelity",), "wasted": ("wasted",)}
@@ -161,11 +172,18 @@ def _add(study: Study, about: Record, rows: list[Record], replaced: set[tuple[st
         replaced.add((model, task.name, how))
         for cell in [cell for cell in study.answers if cell[:3] == (model, task.name, how)]:
             del study.answers[cell]
+            study.plain.pop(cell, None)
     for name, group in groups.items():
         cell = Cell(model, task.name, how, name)
-        runs = {(row["id"], row["run"]): row for row in [*study.answers.get(cell, []), *group]}
-        study.answers[cell] = list(runs.values())
+        before = study.answers.get(cell, [])
+        both = (
+            [*group, *before] if name == NONE else [*before, *group]
+        )  # every part has `none`: the table shows the first
+        study.answers[cell] = list({(row["id"], row["run"]): row for row in both}.values())
         study.machines[cell] = about["machine"]
+        if NONE in groups and name != NONE:
+            with_runs = {(row["id"], row["run"]): row for row in [*study.plain.get(cell, []), *groups[NONE]]}
+            study.plain[cell] = list(with_runs.values())
 
 
 def _place(how: str) -> tuple[int, str]:

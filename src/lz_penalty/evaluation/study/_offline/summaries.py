@@ -94,7 +94,7 @@ def differences(study: Study, task: str, measure: str) -> dict[Any, Difference]:
         return study.differences[task, measure]
     pairs = {}
     for cell in study.cells(task):
-        before = study.values(cell._replace(penalty=NONE), measure)
+        before = study.values_without(cell, measure)
         after = study.values(cell, measure)
         if cell.penalty != NONE and before and after:
             pairs[cell] = (before, after)
