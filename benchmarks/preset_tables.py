@@ -89,8 +89,8 @@ def label(name: str) -> str:
     config = setting(name).penalty.config
     if config == LZPenaltyConfig.guarded():
         return "**guarded**"
-    if name == OLD:
-        return "guarded before"
+    if name in (OLD, "policy"):
+        return {OLD: "guarded before", "policy": "default policy"}[name]
     if config is not None and config.effective_lookback == "adjacent" and name.startswith("paper"):
         window = "" if config.window_size == 512 else f", window {config.window_size}"
         prompt = ", prompt counts" if config.include_prompt else ""

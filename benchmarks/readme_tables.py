@@ -28,6 +28,7 @@ from research.presets.summary import HARM
 IN_SHORT = [
     "none",
     "guarded",
+    "policy",
     "dry:0.8,allowed_length=2",
     "dry:1.6,allowed_length=2,breakers=usual",
     "no-repeat-ngram:4",
@@ -91,7 +92,7 @@ def what_follows(data: dict[str, Any]) -> list[str]:
     """Return what `guarded` does to right answers, and what it saves."""
     _, guarded = named_settings(data, ["guarded"])[0]
     told = {
-        task: "; ".join(
+        task: "; it ".join(
             f"lost {guarded[model][task]['paired']['lost']} and gained {guarded[model][task]['paired']['gained']} on "
             f"{MODELS[model]}"
             for model in ("qwen15", "qwen05")
@@ -99,12 +100,15 @@ def what_follows(data: dict[str, Any]) -> list[str]:
         for task in (GSM8K, "humaneval")
     }
     counts = {task: guarded["qwen15"][task]["answers"] for task in told}
-    saved = " and ".join(f"{_time_saved(model):.0%} on {MODELS[model]} ({loops})" for model, loops in SAVES.items())
+    saved = " and ".join(
+        f"{_time_saved(model):.0%} less time on {MODELS[model]} ({loops})" for model, loops in SAVES.items()
+    )
     points = [
-        f"**Accuracy**: `guarded` solves about as many problems as no penalty. Of {counts[GSM8K]:,} test problems of GSM8K it "
-        f"{told[GSM8K]}. Of {counts['humaneval']} programs of HumanEval it "
+        f"**Accuracy**: `guarded` solves about as many problems as no penalty. Of {counts[GSM8K]:,} test problems of "
+        f"GSM8K, greedy, it {told[GSM8K]}. Of {counts['humaneval']} programs of HumanEval it "
         f"{told['humaneval']} ([intervals](research/studies/real/report.md#right-answers)).",
-        f"**Savings**: vLLM answered 175 everyday requests in one batch. With `guarded` this took less time: {saved} "
+        "**Savings**: vLLM answered 175 everyday requests in one batch, which takes as long as its longest answer. Mean "
+        f"of two runs: `guarded` took {saved} "
         "([numbers](research/studies/real/report.md#what-it-saves)).",
     ]
     return bullets(points)
