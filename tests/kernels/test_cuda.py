@@ -215,7 +215,7 @@ def steps_with_tokens_on_the_device(config, arrived, event_of, steps=60):
 
     Args:
         config: of all rows.
-        arrived: whether all tokens of the previous step have arrived when a step is launched.
+        arrived: returns whether all tokens of the previous step have arrived when this step is launched.
         event_of: returns from the list of all steps' events the one that C gets.
 
     Returns:
@@ -257,7 +257,7 @@ def steps_with_tokens_on_the_device(config, arrived, event_of, steps=60):
                 output[-1] = 1  # any token: only the newest is read
             output.append(-1)
         logits = befores[step].clone()
-        if arrived:
+        if arrived(step):
             events[-1].synchronize()
         fields = memory[step + 1]
         given = (logits, kept, fields[LENGTH], None, fields[SLOT], None, None, fields[NEWEST], sampled[step])
@@ -292,28 +292,48 @@ def steps_with_tokens_on_the_device(config, arrived, event_of, steps=60):
 
 
 WAITED_FOR = ["cuEventQuery", "cuStreamWaitEvent", "cuLaunchKernelEx", "cuEventRecord", "cuStreamWaitEvent"]
+TWO_LAUNCHES = [*WAITED_FOR, "cuLaunchKernelEx"]
+ONE_LAUNCH = ["cuEventQuery", "cuLaunchKernelEx"]
+
+
+def never(step):
+    return False
 
 
 @pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[2], UNGATED], ids=["paper", "guarded", "ungated"])
 def test_tokens_that_only_the_device_has(config):
     """The host is several steps ahead of the device."""
-    difference, calls, are_stored = steps_with_tokens_on_the_device(config, False, lambda events: events[-1])
+    difference, calls, are_stored = steps_with_tokens_on_the_device(config, never, lambda events: events[-1])
     assert difference < 1e-4
     assert are_stored
-    assert calls == [*WAITED_FOR, "cuLaunchKernelEx"] * (60 - PREPARED)
+    assert calls == TWO_LAUNCHES * (60 - PREPARED)
 
 
 @pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[2], UNGATED], ids=["paper", "guarded", "ungated"])
 def test_one_launch_if_the_device_is_waiting(config):
-    difference, calls, are_stored = steps_with_tokens_on_the_device(config, True, lambda events: events[-1])
+    difference, calls, are_stored = steps_with_tokens_on_the_device(
+        config, lambda step: True, lambda events: events[-1]
+    )
     assert difference < 1e-4
     assert are_stored
-    assert calls == ["cuEventQuery", "cuLaunchKernelEx"] * (60 - PREPARED)
+    assert calls == ONE_LAUNCH * (60 - PREPARED)
+
+
+@pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[2], UNGATED], ids=["paper", "guarded", "ungated"])
+def test_one_launch_and_two_take_turns(config):
+    """With a gate, both keep which positions are copied, in the same arrays."""
+    arrived = [step % 7 in (0, 3, 4) for step in range(60)]
+    difference, calls, are_stored = steps_with_tokens_on_the_device(
+        config, arrived.__getitem__, lambda events: events[-1]
+    )
+    assert difference < 1e-4
+    assert are_stored
+    assert calls == [call for one in arrived[PREPARED:] for call in (ONE_LAUNCH if one else TWO_LAUNCHES)]
 
 
 def test_without_the_right_event_the_token_is_read_too_early():
     """The event of the step before the previous one has not happened either, but it comes before the token."""
-    difference, calls, are_stored = steps_with_tokens_on_the_device(CONFIGS[0], False, lambda events: events[-2])
+    difference, calls, are_stored = steps_with_tokens_on_the_device(CONFIGS[0], never, lambda events: events[-2])
     in_first_step = 2  # where that event has happened
     assert calls[in_first_step : in_first_step + len(WAITED_FOR)] == WAITED_FOR
     assert difference > 0.01

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from lz_penalty import LZPenaltyConfig, apply_lz_penalty_
+from lz_penalty.kernels.triton import _loop
 from lz_penalty.loops import trailing_loop
 from tests.support.backends import DEVICE
 
@@ -44,6 +45,25 @@ TEXTS = {
     "many mistakes": [with_mistakes(period, 0.06, seed) for period in (1, 2, 5, 20) for seed in range(3)],
     "two tokens": [np.random.default_rng(seed).integers(0, 2, LENGTH) for seed in range(6)],
 }
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="the runs are counted in Triton's interpreter")
+def test_few_runs_are_measured(monkeypatch):
+    """Each run takes about a microsecond on a GPU, one after the other."""
+    measured, original = [], _loop.run_length
+
+    def run_length(*given, **constants):
+        measured.append(1)
+        return original(*given, **constants)
+
+    monkeypatch.setattr(_loop, "run_length", run_length)
+    for name, texts in TEXTS.items():
+        for text in texts:
+            measured.clear()
+            text = torch.from_numpy(text)[None]
+            apply_lz_penalty_(torch.zeros(1, VOCAB), text, config=CONFIG, backend="triton")
+            assert len(measured) <= 6, name
+    assert measured
 
 
 @pytest.mark.parametrize("name", TEXTS)

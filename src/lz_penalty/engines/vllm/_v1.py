@@ -43,7 +43,8 @@ launched on a GPU:
     no request has a policy    step 1             Python   `row_kernel`
                                step 2             Python   `find_kernel` and `lower_kernel`
                                step 3 and later   C        `find_kernel` and `lower_kernel`, or `row_kernel`. If an output
-                                                           has gained no token or several, Python does this step
+                                                           has gained no token or several, Python does this step.
+                                                           If kernels must be compiled, C begins up to two steps later
     some request has a policy  every step         Python   `row_kernel`
     no C compiler, or memory cannot be pinned
                                every step         Python   `row_kernel`
