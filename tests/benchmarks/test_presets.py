@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
+from benchmarks.preset_tables import ANSWERS, remark_on
 from lz_penalty import LZPenaltyConfig, bundled_model
 from lz_penalty.evaluation.study._offline.files import part_of
 from lz_penalty.evaluation.study._offline.settings import setting
@@ -28,7 +29,8 @@ from research.presets.summary import (
     write,
 )
 
-RESULTS = Path(__file__).parents[2] / "research" / "presets" / "results"
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "research" / "presets" / "results"
 
 
 def answer(*, distinct=0.9, degenerate=False):
@@ -120,3 +122,29 @@ def test_code_and_json_in_fences():
         assert tokenizer.decode(ids).startswith("```python\n" if kind == "fenced code" else "```json\n")
         assert not prompt
         assert 500 < len(ids) <= 1_024
+
+
+def test_the_remark_names_what_the_last_file_of_a_measurement_says():
+    gpu, cpu = {"gpu": "NVIDIA H200"}, {"gpu": "none"}
+
+    def plan(what, model, machine, *settings):
+        return {"what": what, "model": model, "machine": machine, "job": {"settings": list(settings)}}
+
+    all_of_harm = ("none", "paper:0.15", "dry:0.8")
+    plans = [
+        plan("harm", "smollm2", cpu, *all_of_harm),
+        plan("harm", "smollm2", gpu, *all_of_harm),  # again, on a GPU
+        plan("harm", "gemma", gpu, *all_of_harm),
+        plan("harm", "gemma", cpu, "none", "paper:0.15"),  # most of it again, on a CPU
+        plan("instructions", "gemma", gpu, *all_of_harm),
+        plan("instructions", "gemma", cpu, "policy"),
+    ]
+    expected = "On a CPU: most penalties (harm on Gemma-270M) and default policy (instructions on Gemma-270M)."
+    assert remark_on({"plans": plans}) == expected
+    assert remark_on({"plans": plans[1:3]}) == ""
+
+
+def test_the_published_summary_is_made_from_the_committed_numbers():
+    files = [path for folder in ANSWERS for path in sorted((ROOT / folder).glob("*.jsonl.xz"))]
+    made = json.loads(json.dumps(summarised(files)))
+    assert made == json.loads((RESULTS / "publish.json").read_text())
