@@ -303,5 +303,5 @@ def test_before_a_model_is_loaded_only_what_no_default_makes_right_is_refused():
     assert check(None, {"model": "m", "lz_min_match_length": 34}) == {"model": "m"}
     with pytest.raises(HTTPException, match="lz_min_match_length = 5000"):
         check(None, {"lz_min_match_length": 5000})
-    with pytest.raises(HTTPException, match="at most buffer_size"):
+    with pytest.raises(HTTPException, match="at most lz_buffer_size"):
         check(None, {"lz_buffer_size": 3, "lz_min_match_length": 5})
