@@ -50,11 +50,11 @@ NAMES = {
 
 POINTS = {  # the settings of the README's figure: name, family for the colour, place of the name
     "none": ("no penalty", "none", "right"),
-    "guarded": ("guarded (this library)", "guarded", "below"),
+    "guarded": ("guarded (this library)", "guarded", "right"),
     "failsafe:0.15": ("failsafe", "failsafe", "right"),
     "paper:0.15": ("the paper's LZ penalty", "paper", "right"),
     "dry:0.8,allowed_length=2": ("DRY", "dry", "right"),
-    "dry:1.6,allowed_length=2,breakers=usual": ("DRY with breakers", "dry", "above"),
+    "dry:1.6,allowed_length=2,breakers=usual": ("DRY with breakers", "dry", "left"),
     "no-repeat-ngram:4": ("n-gram ban", "", "above"),
     "repetition:1.1": ("repetition 1.1", "repetition", "right"),
     "repetition:1.3": ("repetition 1.3", "repetition", "above"),
@@ -64,7 +64,7 @@ POINTS = {  # the settings of the README's figure: name, family for the colour, 
 PLACES: dict[str, dict[str, Any]] = {
     "right": {"xytext": (9, 0), "va": "center"},
     "above": {"xytext": (0, 9), "ha": "center"},
-    "below": {"xytext": (0, -17), "ha": "center"},
+    "left": {"xytext": (-9, 0), "va": "center", "ha": "right"},
 }
 
 
