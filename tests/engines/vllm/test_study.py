@@ -66,7 +66,7 @@ def test_every_kind_of_job(tmp_path):
     assert "1 jobs done, no job is left" in done.stderr
     after = {path.name: path.stat().st_mtime_ns for path in answers.glob("*.jsonl.xz")}
     assert {name: after[name] for name in kept} == kept
-    assert len(after) == len(TASKS) + 1
+    assert len(after) == len(TASKS) + 2  # two jobs of GSM8K, and two of the copies
     check_results({name.removesuffix(".jsonl.xz"): read_result(answers / name) for name in after})
     texts = read_result(tmp_path / "out" / "texts" / "one-json-t0.jsonl.xz")[1]
     assert all(row["text"] for row in texts)
@@ -92,6 +92,9 @@ def check_results(found):
         rows = next(rows for job, (_, rows) in found.items() if job.startswith(f"one-{name}"))
         assert rows
         assert all(field in row and "text" not in row for row in rows)
+    own = {row["penalty"] for row in found["one-copies-t0-own"][1]}
+    assert own == {"none", "repetition:1.2"}
+    assert {row["penalty"] for row in found["one-copies-t0"][1]} == {"none", "paper:0.3", "stop:3", "dry:0.8"}
     assert {row["tokens"] for row in found["one-long-t0"][1] if not row["penalty"].startswith("stop")} == {80}
     batches = found["one-savings-t0"][1]
     assert [(row["penalty"], row["run"]) for row in batches] == [(p, r) for r in (0, 1) for p in ("none", "paper:0.3")]
