@@ -32,9 +32,11 @@ INSTRUCTIONS, GSM8K = "instructions", "gsm8k_test"
 MISSING = "?"  # not measured
 CHAT_MODELS = ("smollm2", "tinyllama", "qwen05", "qwen15")
 READERS = tuple(MODELS)  # of given texts
+NAMED = {OLD: "guarded before", "policy": "default policy"}
 GATES = 4  # rows of the family with a gate
 PROBLEMS = ROOT / "research/presets/results/choose"
 ANSWERS = ("research/presets/results/answers", "research/studies/real/answers")
+STUDY = ROOT / ANSWERS[1]
 BEFORE = (  # `guarded` before the fourth grid
     "paper:0.35,lookback=adjacent,window_size=384,min_match_length=4,escalation=1,"
     "gate_low=0.35,gate_high=0.5,gate_window=96,include_prompt=0"
@@ -89,8 +91,8 @@ def label(name: str) -> str:
     config = setting(name).penalty.config
     if config == LZPenaltyConfig.guarded():
         return "**guarded**"
-    if name in (OLD, "policy"):
-        return {OLD: "guarded before", "policy": "default policy"}[name]
+    if name in NAMED:
+        return NAMED[name]
     if config is not None and config.effective_lookback == "adjacent" and name.startswith("paper"):
         window = "" if config.window_size == 512 else f", window {config.window_size}"
         prompt = ", prompt counts" if config.include_prompt else ""

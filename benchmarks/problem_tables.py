@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.preset_tables import GSM8K, MISSING, MODELS, label, named_settings, order_of
+from benchmarks.preset_tables import GSM8K, MISSING, MODELS, STUDY, label, named_settings, order_of
 from benchmarks.tables import paragraph, table
 from benchmarks.workload import ROOT
 from lz_penalty.evaluation.penalties import penalty
 from lz_penalty.evaluation.study._offline.files import read_result
 
 CPU = ROOT / "research/presets/results/cpu"
-STUDY = ROOT / "research/studies/real/answers"
 SEEN = 242  # problems that Qwen-1.5B had answered before the rule was final
 TURNS = (("smollm2", "guarded"), ("smollm2", "an earlier gate"), ("tinyllama", "an earlier gate"))
 

@@ -12,6 +12,7 @@ from benchmarks.preset_tables import (
     KINDS,
     MODELS,
     READERS,
+    STUDY,
     chat_near_loops,
     label,
     lost_by_kind,
@@ -21,7 +22,6 @@ from benchmarks.preset_tables import (
     share,
 )
 from benchmarks.tables import bullets, table
-from benchmarks.workload import ROOT
 from lz_penalty.evaluation.study._offline.files import read_result
 from research.presets.summary import HARM
 
@@ -44,7 +44,6 @@ IN_SHORT_RIGHT = {
     ("humaneval", "accuracy"): "HumanEval",
 }
 SAVES = {"smollm2": "it often loops", "qwen15": "it rarely loops"}
-STUDY = ROOT / "research/studies/real/answers"
 ON_QWEN = ["guarded", "dry:0.8,allowed_length=2", "repetition:1.1", "paper:0.15"]
 
 

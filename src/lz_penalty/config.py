@@ -228,10 +228,7 @@ class LZPenaltyConfig:
                 f"{', '.join(given)}: given without lz_penalty or lz_preset, and there is no server default to refine. "
                 "Add lz_penalty (for example 0.15) or lz_preset."
             )
-        try:
-            config = replace(base, **changes)
-        except LZPenaltyError as error:  # about two fields together, by the names that they have in Python
-            raise LZPenaltyError(in_request(str(error))) from None
+        config = changed(base, changes)
         return config if config.strength else None
 
 
@@ -246,13 +243,18 @@ REQUEST_FIELDS = {"lz_penalty": "strength", "lz_preset": "preset"} | {
 _NAMES = {name: key for key, name in REQUEST_FIELDS.items() if name != "preset"}
 
 
-def in_request(message: str) -> str:
-    """Return an error message with the names that fields have in a request.
+def changed(base: LZPenaltyConfig, changes: Mapping[str, Any]) -> LZPenaltyConfig:
+    """Return a config with the values of a request. An error about two fields together has their names in a request.
 
-    >>> in_request("gate_low = 0.5: must be given together with gate_high, or not at all.")
-    'lz_gate_low = 0.5: must be given together with lz_gate_high, or not at all.'
+    >>> changed(LZPenaltyConfig(), {"gate_low": 0.5})
+    Traceback (most recent call last):
+    lz_penalty.errors.LZPenaltyError: lz_gate_low = 0.5: must be given together with lz_gate_high, or not at all.
     """
-    return re.sub(rf"\b({'|'.join(_NAMES)})\b", lambda found: _NAMES[found[0]], message)
+    try:
+        return replace(base, **changes)
+    except LZPenaltyError as error:
+        message = re.sub(rf"\b({'|'.join(_NAMES)})\b", lambda found: _NAMES[found[0]], str(error))
+        raise LZPenaltyError(message) from None
 
 
 def lz_fields(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from lz_penalty._checks import boolean, choice, flag, real
-from lz_penalty.config import PRESETS, REQUEST_FIELDS, LZPenaltyConfig, in_request, lz_fields
+from lz_penalty.config import PRESETS, REQUEST_FIELDS, LZPenaltyConfig, changed, lz_fields
 from lz_penalty.errors import LZPenaltyError, bad_value, show, unknown_field
 from lz_penalty.policy._places import SECTIONS
 
@@ -207,10 +207,7 @@ def _penalties(given: dict[str, Any], inherited: Policy) -> Policy:
     changes = {COMMON[key]: getattr(checked, COMMON[key]) for key in shared}
     # Servers store one history per request, with or without the prompt.
     changes.setdefault("include_prompt", all(config.include_prompt for config in configs.values() if config))
-    try:
-        return Policy(**{name: config and replace(config, **changes) for name, config in configs.items()})
-    except LZPenaltyError as error:
-        raise LZPenaltyError(in_request(str(error))) from None
+    return Policy(**{name: config and changed(config, changes) for name, config in configs.items()})
 
 
 def _of_policy(name: Any, given: dict[str, Any]) -> Policy:

@@ -17,26 +17,28 @@ __all__ = ["fingerprint", "first_unknown"]
 # The functions that `_no_wait` relies on, by class. Two numbers: the function differs in vLLM 0.26 and 0.32, and both are fine.
 _KNOWN: dict[str, dict[str, tuple[str, ...]]] = {
     "InputBatch": {
-        "update_async_output_token_ids": (
-            "040c586d0cdce877",
-        ),  # waits for the newest tokens, and writes them into the lists
-        "set_async_sampled_token_ids": (
-            "b32d3038e63075f3",
-        ),  # passes the copy of these tokens and its event to the batch
-        "refresh_metadata": ("a028206f68e3d61d",),  # makes new metadata exactly if the batch has changed
-        "_make_sampling_metadata": ("4cc4ec90799e1393",),  # says who needs the lists
+        # waits for the newest tokens, and writes them into the lists
+        "update_async_output_token_ids": ("040c586d0cdce877",),
+        # passes the copy of these tokens and its event to the batch
+        "set_async_sampled_token_ids": ("b32d3038e63075f3",),
+        # makes new metadata exactly if the batch has changed
+        "refresh_metadata": ("a028206f68e3d61d",),
+        # says who needs the lists
+        "_make_sampling_metadata": ("4cc4ec90799e1393",),
     },
     "GPUModelRunner": {
-        "_sample": ("45c2f4f98a9f685b",),  # calls the first of them, and then the processors
-        "synchronize_input_prep": ("38e6c44e73e5e404",),  # waits until the device is through with the step before last
-        "_bookkeeping_sync": ("d90fbfcd3c785f8c", "24307260a3c14fcf"),  # appends the placeholders, and keeps the tokens
-        "sample_tokens": (
-            "030f0a050a41bc33",
-            "02aa898b052af3ef",
-        ),  # calls both, and then makes the output with its event
+        # calls `update_async_output_token_ids`, and then the processors
+        "_sample": ("45c2f4f98a9f685b",),
+        # waits until the device is through with the step before the previous one
+        "synchronize_input_prep": ("38e6c44e73e5e404",),
+        # appends the placeholders, and keeps the tokens
+        "_bookkeeping_sync": ("d90fbfcd3c785f8c", "24307260a3c14fcf"),
+        # calls `_sample` and `_bookkeeping_sync`, and then makes the output with its event
+        "sample_tokens": ("030f0a050a41bc33", "02aa898b052af3ef"),
     },
     "AsyncGPUModelRunnerOutput": {
-        "__init__": ("fde2d4ae5add1959", "15b5ceec459b858b"),  # records the event of the copy after the step's kernels
+        # records the event of the copy after the kernels of the step
+        "__init__": ("fde2d4ae5add1959", "15b5ceec459b858b"),
     },
 }
 _NO_MEANING = ("kind", "ctx", "type_comment")  # fields of the syntax tree

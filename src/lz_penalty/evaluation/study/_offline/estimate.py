@@ -85,7 +85,7 @@ def _estimate(
 ) -> Estimate:
     waits = plan.waits_for(job.task, best)
     names = folder.settings_of(plan, job)
-    count = len(names) + -(-len(waits) // (2 if job.task.apart else job.task.parts))
+    count = len(names) + -(-len(waits) // job.task.divided)
     problem = data_problem(job.task, data) or model_problem(job, models)
     state = "done" if folder.is_done(job) or not (names or waits) else problem or (WAITS if waits else "")
     if job.task.source == HARM:

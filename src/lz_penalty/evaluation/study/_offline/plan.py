@@ -87,6 +87,11 @@ class Task:
     may_end: bool = True
     tokens: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def divided(self) -> int:
+        """Among how many jobs its settings are divided."""
+        return 2 if self.apart else self.parts
+
     def __hash__(self) -> int:
         return hash((self.name, self.source, self.temperatures))
 
@@ -228,7 +233,7 @@ def jobs(plan: Plan) -> list[Job]:
                 model = plan.model(name)
                 step = task.runs_per_job or task.runs
                 how = _sampling(task, model, temperature)
-                for first, number in product(range(0, task.runs, step), range(2 if task.apart else task.parts)):
+                for first, number in product(range(0, task.runs, step), range(task.divided)):
                     runs = min(step, task.runs - first)
                     made.append(Job(task, model, **how, first_run=first, runs=runs, number=number))
     return made

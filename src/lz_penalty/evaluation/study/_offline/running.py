@@ -178,7 +178,6 @@ class _Process:
             if job.task.source != HARM:  # it may be the engine that has failed: the next job starts another one
                 with suppress(Exception):
                     self._close()
-                self.writer = self.model = None
             return
         seconds = time.perf_counter() - begin
         about = {
@@ -223,9 +222,9 @@ class _Process:
         return self.writer
 
     def _close(self) -> None:
-        if self.writer is not None:
-            self.writer.close()
-        self.writer = self.model = None
+        writer, self.writer, self.model = self.writer, None, None
+        if writer is not None:
+            writer.close()
 
 
 @contextmanager
