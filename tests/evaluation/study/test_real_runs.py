@@ -12,8 +12,9 @@ import pytest
 from lz_penalty.evaluation.study._offline import running
 from lz_penalty.evaluation.study._offline.claims import claims
 from lz_penalty.evaluation.study._offline.files import read_result, write_result
-from lz_penalty.evaluation.study._offline.plan import read_plan
+from lz_penalty.evaluation.study._offline.plan import jobs, read_plan
 from lz_penalty.evaluation.study._offline.report import write_offline_report
+from lz_penalty.evaluation.study._offline.results import Folder
 from lz_penalty.evaluation.study._offline.study import Study, read_study
 from lz_penalty.evaluation.study._offline.summaries import differences, share
 from tests.support import ROOT, real_study
@@ -71,6 +72,14 @@ def test_a_run_that_was_killed_goes_on(tmp_path):
     again = run(*arguments[:-4], "--limit", "2")
     assert again.returncode == 2
     assert "was made with --limit 1" in again.stderr
+
+
+def test_the_published_answers_can_be_continued():
+    """A sitting begins with the committed answers. Some of them are from other commands, which had a `--limit`."""
+    folder, plan = Folder(REAL), read_plan("real")
+    made = {path.name for path in folder.answers.iterdir()}
+    assert made > {folder.result(job).name for job in jobs(plan) if folder.is_done(job)} > set()
+    folder.check_limit(plan, None)
 
 
 def _check_temperature(rows):

@@ -43,9 +43,9 @@ class Folder:
         """Return whether a job has a result."""
         return self.result(job).exists()
 
-    def check_limit(self, limit: int | None) -> None:
-        """Raise if results here were made with another `--limit`."""
-        for path in sorted(self.answers.glob(f"*{RESULT}")):
+    def check_limit(self, plan: Plan, limit: int | None) -> None:
+        """Raise if the results of the plan's jobs were made with another `--limit`. Other files here do not matter."""
+        for path in sorted({self.result(job) for job in jobs(plan) if self.is_done(job)}):
             given = read_result(path)[0]["job"].get("limit")
             if given != limit:
                 made = f"--limit {given}" if given is not None else "no --limit"

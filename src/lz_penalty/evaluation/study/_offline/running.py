@@ -100,7 +100,7 @@ class _Process:
     def run(self) -> Outcome:
         for part in (self.folder.answers, self.folder.locks):
             part.mkdir(parents=True, exist_ok=True)
-        self.folder.check_limit(self.options.limit)
+        self.folder.check_limit(self.plan, self.options.limit)
         while True:
             left = self._left()
             ready = [one for one in left if not one.state and self._fits(one)]
