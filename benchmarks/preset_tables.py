@@ -285,7 +285,7 @@ def harm_by_kind(data: dict[str, Any]) -> list[str]:
         if name != "none" and all(HARM in found.get(model, {}) for model in READERS)
     ]
     about = (
-        f"Mean of {_and(MODELS[model] for model in READERS)}. Texts with odd numbers, 32 solutions of GSM8K's problems after "
+        f"Mean of {_and(MODELS[model] for model in READERS)}. Texts with odd numbers, solutions of GSM8K's problems after "
         "their questions, and copying tasks: a quotation, code with a name changed, JSON. The next table has the number of "
         f"texts. {machine_of(data)}. {remark_on(data)}"
     )
@@ -381,4 +381,9 @@ def remark_on(data: dict[str, Any]) -> str:
         f"{name} ({', '.join(f'{what} on {_and(where)}' for what, where in found.items())})"
         for name, found in models.items()
     ]
-    return f"On a CPU: {_and(told)}." if told else ""
+    versions = sorted({plan["machine"]["vllm"] for plan in data["plans"] if _is_cpus(plan)})
+    return f"On a CPU, vLLM {_and(versions)}: {_and(told)}." if told else ""
+
+
+def _is_cpus(plan: dict[str, Any]) -> bool:
+    return plan["machine"].get("gpu") == "none" and bool(plan["machine"].get("vllm"))

@@ -1,8 +1,8 @@
 """Score the answers that `measure` kept, and drop their texts: `python -m research.presets.score FILES --data ... --out ...`.
 
 FILES are results of `measure` with texts. A file's prompts decide how it is scored: `math500`, `aime` and `gpqa` by the final
-answer, `humaneval` by running the program in a sandbox, `copies` by the likeness to the text that was to be copied. FOLDER
-of `--data` contains the questions with their answers (`math500.jsonl.xz`, `aime24.jsonl.xz`, `gpqa_diamond.jsonl.xz`,
+answer, `humaneval` by running the program in a sandbox, `copies` and `letters` by the likeness to the text that was asked for.
+FOLDER of `--data` contains the questions with their answers (`math500.jsonl.xz`, `aime24.jsonl.xz`, `gpqa_diamond.jsonl.xz`,
 `humaneval.jsonl.gz`). Files with other prompts only lose their texts.
 """
 
@@ -18,6 +18,7 @@ from lz_penalty.evaluation.copying import copy_tasks
 from lz_penalty.evaluation.sandbox import passes, program_of
 from lz_penalty.evaluation.scoring import is_right
 from lz_penalty.evaluation.study._offline.files import read_lines, read_result, write_result
+from lz_penalty.evaluation.study._offline.plan import COPIED
 
 Score = Callable[[str, str], Any]  # of an answer's name and text
 
@@ -34,7 +35,7 @@ def scorer(name: str, data: Path) -> tuple[str, Score] | None:
     if name == "humaneval":
         tasks = {record["task_id"]: record for record in read_lines(data / "humaneval.jsonl.gz")}
         return "right", lambda key, text: _passes(tasks[key], text)
-    if name == "copies":
+    if name in COPIED:
         copies = dict(copy_prompts())
         return "fidelity", lambda key, text: round(copies[key].score(text), 4)
     return None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from benchmarks.preset_tables import ANSWERS, remark_on
+from benchmarks.preset_tables import remark_on
 from lz_penalty import LZPenaltyConfig, bundled_model
 from lz_penalty.evaluation.study._offline.files import part_of
 from lz_penalty.evaluation.study._offline.settings import setting
@@ -29,8 +29,7 @@ from research.presets.summary import (
     write,
 )
 
-ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "research" / "presets" / "results"
+RESULTS = Path(__file__).parents[2] / "research" / "presets" / "results"
 
 
 def answer(*, distinct=0.9, degenerate=False):
@@ -125,7 +124,7 @@ def test_code_and_json_in_fences():
 
 
 def test_the_remark_names_what_the_last_file_of_a_measurement_says():
-    gpu, cpu = {"gpu": "NVIDIA H200"}, {"gpu": "none"}
+    gpu, cpu = {"gpu": "NVIDIA H200", "vllm": "0.26.0"}, {"gpu": "none", "vllm": "0.32.0"}
 
     def plan(what, model, machine, *settings):
         return {"what": what, "model": model, "machine": machine, "job": {"settings": list(settings)}}
@@ -139,12 +138,8 @@ def test_the_remark_names_what_the_last_file_of_a_measurement_says():
         plan("instructions", "gemma", gpu, *all_of_harm),
         plan("instructions", "gemma", cpu, "policy"),
     ]
-    expected = "On a CPU: most penalties (harm on Gemma-270M) and default policy (instructions on Gemma-270M)."
+    expected = (
+        "On a CPU, vLLM 0.32.0: most penalties (harm on Gemma-270M) and default policy (instructions on Gemma-270M)."
+    )
     assert remark_on({"plans": plans}) == expected
     assert remark_on({"plans": plans[1:3]}) == ""
-
-
-def test_the_published_summary_is_made_from_the_committed_numbers():
-    files = [path for folder in ANSWERS for path in sorted((ROOT / folder).glob("*.jsonl.xz"))]
-    made = json.loads(json.dumps(summarised(files)))
-    assert made == json.loads((RESULTS / "publish.json").read_text())

@@ -7,7 +7,7 @@ import pytest
 
 from lz_penalty.errors import LZPenaltyError
 from lz_penalty.evaluation.measures import is_near_loop
-from lz_penalty.evaluation.study._offline.choice import best_of_families, of_answers, of_harm
+from lz_penalty.evaluation.study._offline.choice import best_of_families, of_answers, of_harm, undecided
 from lz_penalty.evaluation.study._offline.estimate import estimates
 from lz_penalty.evaluation.study._offline.files import read_result, write_result
 from lz_penalty.evaluation.study._offline.plan import HARM, jobs, read_plan
@@ -175,6 +175,26 @@ def test_the_rule_within_a_family(plan):
         "paper:0.2,lookback=adjacent": means(0, 0),  # of no family
     }
     assert best_of_families(plan, settings) == {"paper": "paper:0.15", "sglang": "sglang:0.2"}
+
+
+def test_settings_that_more_prompts_could_make_the_best(plan):
+    """Two of 300 answers may be near-loops; `paper` has a setting that qualifies on all of them, and `sglang` has none."""
+
+    def whole(near, lost):
+        return {model: parts | {"more": parts["answers"]} for model, parts in means(near, lost).items()}
+
+    settings = {
+        "none": whole(50, 0),
+        "paper:0.05": whole(1, 20),  # the best of its family
+        "paper:0.1": means(2, 20),
+        "paper:0.15": means(2, 21),  # more harm
+        "paper:0.2": means(3, 10),  # too many near-loops
+        "paper:0.3": means(0, 10, degenerate=1),
+        "sglang:0.1": means(9, 0),
+        "sglang:0.2": means(1, 70),
+    }
+    assert undecided(plan, settings) == ["sglang:0.2", "paper:0.1"]
+    assert undecided(plan, {name: settings[name] for name in ("none", "paper:0.05", "paper:0.2")}) == []
 
 
 def test_tasks_wait_for_the_families_that_they_need(plan):

@@ -15,8 +15,8 @@ from lz_penalty.evaluation.study._offline.files import read_result, write_result
 from lz_penalty.evaluation.study._offline.plan import jobs, read_plan
 from lz_penalty.evaluation.study._offline.report import write_offline_report
 from lz_penalty.evaluation.study._offline.results import Folder
-from lz_penalty.evaluation.study._offline.study import Study, read_study
-from lz_penalty.evaluation.study._offline.summaries import differences, share
+from lz_penalty.evaluation.study._offline.study import Cell, Study, read_study
+from lz_penalty.evaluation.study._offline.summaries import Noise, differences, noise, share
 from tests.support import ROOT, real_study
 from tests.support.commands import run
 
@@ -223,6 +223,17 @@ def test_costs_are_compared_on_models_that_have_every_setting():
     study = Study(plan, harm=dict.fromkeys(named, rows) | {("qwen05", "guarded:0.4"): best})
     (told,) = claims(study)
     assert "SmolLM2-135M, Gemma-270M: `paper:0.15` 10.0 %; **guarded** 10.0 %." in told
+
+
+def test_noise_is_what_two_jobs_without_a_penalty_differ_in():
+    measures = {"degenerate": False, "loop": False, "distinct_4": 0.9, "capped": False, "run": 0, "wasted": 0}
+    jobs_of_none = [
+        [measures | {"id": str(n), "tokens": 10 + (n < changed), "right": n < right} for n in range(40)]
+        for changed, right in ((0, 30), (7, 28), (3, 31))
+    ]
+    plain = {Cell("one", "G", "greedy", str(n)): rows for n, rows in enumerate(jobs_of_none)}
+    study = Study(read_plan("real"), plain=plain | {Cell("two", "G", "greedy", "0"): jobs_of_none[0]})
+    assert noise(study, "G") == [Noise("one", 40, 7, 3, 2)]
 
 
 def test_a_later_folder_replaces_an_earlier_one(tmp_path):

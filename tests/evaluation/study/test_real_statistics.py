@@ -82,6 +82,18 @@ def test_corrections_stop_at_the_first_that_fails():
     assert not found["weak"].real
 
 
+def test_intervals_after_the_first_that_fails_have_its_level():
+    """Holm does not go on to easier levels after a comparison that is not significant."""
+    plain = dict.fromkeys(range(200), 0.0)
+    given = {size: (plain, {n: float(n < size) for n in range(200)}) for size in (60, 4, 3, 2)}
+    found = corrected(given)
+    assert [one.real for one in found.values()] == [True, False, False, False]
+    levels = {60: 4, 4: 3, 3: 3, 2: 3}  # 0.05 is divided by these numbers
+    for size, (before, after) in given.items():
+        alone = compare(before, after, 0.05 / levels[size])
+        assert (found[size].low, found[size].high) == (alone.low, alone.high)
+
+
 @pytest.mark.parametrize("copies", [3, 5, 8])
 def test_a_text_ends_where_the_copies_are_complete(copies):
     """The first prefix that ends in so many copies, of 60 tokens or more together."""

@@ -14,7 +14,16 @@ from lz_penalty.evaluation.measures import is_near_loop
 from lz_penalty.evaluation.study._offline.plan import HARM, Plan
 from lz_penalty.evaluation.study._offline.settings import canonical
 
-__all__ = ["best_of_families", "harm_of", "near_loops", "of_answers", "of_harm", "qualifies", "ranked"]
+__all__ = [
+    "best_of_families",
+    "harm_of",
+    "near_loops",
+    "of_answers",
+    "of_harm",
+    "qualifies",
+    "ranked",
+    "undecided",
+]
 
 RULE_KINDS = ("prose", "code", "markdown")
 MOST_NEAR_LOOPS = 0.01
@@ -99,9 +108,9 @@ def _share(model: Row, key: str) -> float:
 def ranked(settings: Settings) -> list[str]:
     """Return the settings whose answers and harm were measured on every model, the best by the rule first.
 
-    A setting that was not measured on all prompts was already worse than one that qualifies, so it comes after those.
+    A setting that was not measured on all prompts comes after those that qualify: see `undecided`.
     """
-    whole = {(model, what) for one in settings.values() for model, parts in one.items() for what in parts}
+    whole = _parts(settings)
 
     def key(name: str) -> tuple[float, ...]:
         models = settings[name]
@@ -116,6 +125,11 @@ def ranked(settings: Settings) -> list[str]:
 
 def _measured(models: Row) -> set[tuple[str, str]]:
     return {(model, what) for model, parts in models.items() for what in parts}
+
+
+def _parts(settings: Settings) -> set[tuple[str, str]]:
+    """Return the models and tasks on which any setting was measured."""
+    return {part for models in settings.values() for part in _measured(models)}
 
 
 def _with_harm(models: Row) -> set[str]:
@@ -137,3 +151,39 @@ def best_of_families(plan: Plan, settings: Settings) -> dict[str, str]:
         if found is not None:
             best[family] = found
     return best
+
+
+def undecided(plan: Plan, settings: Settings) -> list[str]:
+    """Return the settings that were not measured on all prompts, and could be the best of their family if they were.
+
+    These have no degenerate answer, few near-loops even for all prompts, and no more harm than the best of their family.
+
+    Args:
+        plan, settings: as in `best_of_families`.
+    """
+    known = {canonical(name): one for name, one in settings.items()}
+    whole, best = _parts(known), best_of_families(plan, known)
+    counts = {
+        (model, what): means["answers"]
+        for models in known.values()
+        for model, parts in models.items()
+        for what, means in parts.items()
+        if what != HARM
+    }
+    found = []
+    for family, names in plan.families.items():
+        first = known.get(best.get(family, ""), {})
+        settled = first and _measured(first) == whole and qualifies(first)
+        for name in (one for one in map(canonical, names) if one in known and _measured(known[one]) != whole):
+            may = all(_may_qualify(model, parts, counts) for model, parts in known[name].items())
+            if may and (not settled or harm_of(known[name]) <= harm_of(first)):
+                found.append(name)
+    return found
+
+
+def _may_qualify(model: str, parts: Row, counts: Mapping[tuple[str, str], int]) -> bool:
+    """Return whether a setting could qualify on a model if it had no near-loop on the prompts that it lacks."""
+    written = [means for what, means in parts.items() if what != HARM]
+    loops = sum(means["near_loops"] * means["answers"] for means in written)
+    total = sum(count for (one, _), count in counts.items() if one == model)
+    return loops <= MOST_NEAR_LOOPS * total and not any(means["degenerate"] for means in written)

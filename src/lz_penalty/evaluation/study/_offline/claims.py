@@ -6,13 +6,15 @@ from collections.abc import Iterable
 
 from lz_penalty.evaluation.study._offline.differences import UNCLEAR
 from lz_penalty.evaluation.study._offline.settings import NONE, canonical
-from lz_penalty.evaluation.study._offline.study import GREEDY, Study
+from lz_penalty.evaluation.study._offline.study import GREEDY, Cell, Study
 from lz_penalty.evaluation.study._offline.summaries import differences, harm_share, primary, share
 from lz_penalty.evaluation.study._offline.tables import label
 
 __all__ = ["claims"]
 
 PAPER = "paper:0.15"
+CHANCE = {"gpqa": 0.25}  # of a right answer by guessing, by source
+LEAST_RIGHT = 0.05  # a share below cannot fall much
 
 
 def claims(study: Study) -> list[str]:
@@ -59,9 +61,12 @@ def _accuracy(claim: str, study: Study, names: Iterable[str]) -> list[str]:
     for name in names:
         groups: dict[str, list[str]] = {"lower": [], "higher": []}
         unclear: list[float] = []
+        idle: list[str] = []
         for task in [one for one in _tasks(study) if primary(study, one) == "right"]:
             for cell, one in differences(study, task, "right").items():
-                if cell.penalty == name and not one.real:
+                if cell.penalty == name and not one.real and _cannot_fall(study, cell):
+                    idle.append(task)
+                elif cell.penalty == name and not one.real:
                     unclear.append(100 * one.mean)
                 elif cell.penalty == name:
                     way = "" if cell.how == GREEDY else f" at {cell.how}"
@@ -72,9 +77,19 @@ def _accuracy(claim: str, study: Study, names: Iterable[str]) -> list[str]:
         if unclear:
             count = f"{len(unclear)} more comparisons" if sorted_out else f"all {len(unclear)} comparisons"
             sorted_out.append(f"{UNCLEAR}: {count}, {min(unclear):+.1f} to {max(unclear):+.1f}")
+        if idle:
+            tasks = " and ".join(dict.fromkeys(idle))
+            sorted_out.append(f"not counted: {len(idle)} of {tasks}, where no penalty is at most as good as guessing")
         if sorted_out:
             told.append(f"With {label(name)}, {'; '.join(sorted_out)}.")
     return [f"**The paper: {claim}** Right answers, in points. {' '.join(told)}"] if told else []
+
+
+def _cannot_fall(study: Study, cell: Cell) -> bool:
+    """Return whether the answers without a penalty are so seldom right that a penalty could hardly lose any."""
+    found = share(study, cell._replace(penalty=NONE), "right")
+    chance = max(CHANCE.get(task.source, 0.0) for task in study.plan.tasks if task.name == cell.task)
+    return found is not None and found.mean <= max(chance, LEAST_RIGHT)
 
 
 def _harm(study: Study, names: Iterable[str]) -> list[str]:

@@ -82,18 +82,20 @@ def _p(before: Values, after: Values) -> float:
 def corrected(pairs: Mapping[Any, tuple[Values, Values]]) -> dict[Any, Difference]:
     """Return the differences of several comparisons, corrected by Holm.
 
-    The comparison with the smallest p gets the interval of level 1 - 0.05 / n, the next one 1 - 0.05 / (n - 1), and so on.
-    A difference is real if its interval and all intervals before it exclude zero, and its corrected p is below 0.05.
+    The comparison with the smallest p gets the interval of level 1 - 0.05 / n, the next one 1 - 0.05 / (n - 1), and so on. From
+    the first difference that is not real on, all intervals have the same level. A difference is real if its interval and all
+    intervals before it exclude zero, and its corrected p is below 0.05.
 
     Args:
         pairs: for each comparison, the values of questions without and with the setting.
     """
     raw = {key: _p(*pair) for key, pair in pairs.items()}
-    still, least, found = True, 0.0, {}
+    still, least, level, found = True, 0.0, ALPHA, {}
     for rank, key in enumerate(sorted(raw, key=lambda key: (raw[key], str(key)))):
         left = len(raw) - rank
         least = max(least, min(1.0, raw[key] * left))
-        one = compare(*pairs[key], alpha=ALPHA / left)
+        level = ALPHA / left if still else level
+        one = compare(*pairs[key], alpha=level)
         if one is not None:
             still = still and least < ALPHA and (one.low > 0 or one.high < 0)
             found[key] = replace(one, p=least, real=still)

@@ -15,7 +15,7 @@ from lz_penalty.evaluation.study._offline.writer import group_of
 
 __all__ = ["Estimate", "estimates", "model_problem"]
 
-TEXTS_OF_HARM = 93  # texts of one part
+TEXTS_OF_HARM = 94  # texts of one part
 WAITS = "waits for tuning"
 
 

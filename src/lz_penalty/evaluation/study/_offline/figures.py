@@ -34,7 +34,7 @@ LOOKS = {
     "stop": ("#117733", ">"),
 }
 OTHER = ("#999999", "8")
-LEAST_TEMPERATURES = 3
+LEAST_TEMPERATURES = 2  # of a line
 PANEL = (2.65, 2.7)  # inches; a figure has two columns, so that its text is legible on a telephone
 STYLE: Any = {
     "svg.hashsalt": "lz-penalty",
@@ -173,7 +173,7 @@ def _test_points(study: Study, model: str) -> list[tuple[str, Any, Any]]:
 
 
 def temperature_tasks(study: Study) -> list[tuple[str, str]]:
-    """Return the models and tasks with right answers that were measured at three temperatures or more."""
+    """Return the models and tasks with right answers that were measured at two temperatures or more."""
     found = []
     for model in study.plan.models:
         for task in dict.fromkeys(task.name for task in study.plan.tasks):
@@ -201,9 +201,12 @@ def temperature_figure(study: Study, path: Path) -> None:
     used: set[str] = set()
     for row, (model, task) in enumerate(tasks):
         title = next(one.title for one in study.plan.models if one.name == model)
+        cells = [cell for cell in study.cells(task) if cell.model == model]
+        places = {place for cell in cells if (place := _number(cell.how)) is not None}
         for column, (measure, label) in enumerate((("right", "accuracy (%)"), ("degenerate", "degenerate (%)"))):
             axis = axes[2 * row + column]
-            used |= _lines(study, axis, [cell for cell in study.cells(task) if cell.model == model], measure)
+            used |= _lines(study, axis, cells, measure)
+            axis.set_xticks(sorted(places))
             axis.set_xlabel("temperature")
             axis.set_ylabel(label)
             axis.set_ylim(0, max(1.0, axis.get_ylim()[1]))

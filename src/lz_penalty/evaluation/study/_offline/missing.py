@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from lz_penalty.evaluation.study._offline.choice import undecided
 from lz_penalty.evaluation.study._offline.plan import BATCH, HARM, Job, jobs
 from lz_penalty.evaluation.study._offline.settings import canonical
 from lz_penalty.evaluation.study._offline.study import GREEDY, RECOMMENDED, Cell, Study
@@ -34,7 +35,11 @@ def _is_measured(study: Study, job: Job, name: str) -> bool:
     if job.task.source in (HARM, BATCH):
         return (job.model.name, name) in (study.harm if job.task.source == HARM else study.batches)
     rows = study.answers.get(Cell(job.model.name, job.task.name, _how(job), name), [])
-    return set(range(job.first_run, job.first_run + job.runs)) <= {row["run"] for row in rows}
+    return _runs(job) <= {row["run"] for row in rows}
+
+
+def _runs(job: Job) -> set[int]:
+    return set(range(job.first_run, job.first_run + job.runs))
 
 
 def _how(job: Job) -> str:
@@ -74,4 +79,9 @@ def _tuning(study: Study) -> list[str]:
         if lacking:
             some = ", ".join(f"`{name}`" for name in lacking)
             told.append(f"{family} ({'all six' if len(lacking) == len(names) else some})")
+    part = undecided(study.plan, study.tuning)
+    if part:
+        told.append(
+            f"part of the tuning data for {', '.join(f'`{name}`' for name in part)}, which could win their families"
+        )
     return [f"tuning: {'; '.join(told)}"] if told else []

@@ -14,12 +14,27 @@ from lz_penalty.errors import LZPenaltyError, closest, show
 from lz_penalty.evaluation.study._offline.settings import NONE, TEMPERATURE, canonical, setting
 from lz_penalty.evaluation.study.sweep import read_entry, sweep_data
 
-__all__ = ["BATCH", "HARM", "SOURCES", "Job", "Model", "Plan", "Task", "is_offline", "jobs", "read_plan"]
+__all__ = [
+    "BATCH",
+    "COPIED",
+    "HARM",
+    "LETTERS",
+    "SOURCES",
+    "Job",
+    "Model",
+    "Plan",
+    "Task",
+    "is_offline",
+    "jobs",
+    "read_plan",
+]
 
 HARM, BATCH = "harm", "batch"
+LETTERS = "letters"  # asks for a letter 50 to 150 times: a loop that the user wants, and no text to copy
+COPIED = ("copies", LETTERS)
 SOURCES = (
     *("instructions", "gsm8k_train", "gsm8k_test", "math500", "aime", "gpqa", "humaneval"),
-    *("copies", "json", "long", BATCH, HARM),
+    *(*COPIED, "json", "long", BATCH, HARM),
 )
 TUNING = "tuning "  # begins the names of the tasks that choose the best of each family
 RECOMMENDED = "recommended"

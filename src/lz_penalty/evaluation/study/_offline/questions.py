@@ -13,7 +13,7 @@ from lz_penalty.evaluation.json_tasks import JsonTask, json_tasks
 from lz_penalty.evaluation.sandbox import passes, program_of
 from lz_penalty.evaluation.scoring import is_right
 from lz_penalty.evaluation.study._offline.files import Record, part_of, read_lines
-from lz_penalty.evaluation.study._offline.plan import BATCH, HARM, Task
+from lz_penalty.evaluation.study._offline.plan import BATCH, COPIED, HARM, LETTERS, Task
 
 __all__ = ["FILES", "Question", "data_problem", "questions"]
 
@@ -73,7 +73,7 @@ def questions(task: Task, data: Path) -> list[Question]:
 def _all(source: str, data: Path) -> list[Question]:
     if source == HARM:
         return []
-    if source in ("copies", "json", "long"):
+    if source in (*COPIED, "json", "long"):
         return _made(source)
     records = read_lines(data / FILES[source])
     if source in ("instructions", BATCH):
@@ -92,12 +92,13 @@ def _all(source: str, data: Path) -> list[Question]:
 
 
 def _made(source: str) -> list[Question]:
-    if source == "copies":
-        tasks = copy_tasks(EACH_KIND, seed=SEED)
-        return [Question(f"{one.kind}-{n % EACH_KIND}", one.prompt, partial(_copy, one)) for n, one in enumerate(tasks)]
+    if source in COPIED:
+        tasks = enumerate(copy_tasks(EACH_KIND, seed=SEED))
+        asked = [(n, one) for n, one in tasks if (one.kind == LETTERS) == (source == LETTERS)]
+        return [Question(f"{one.kind}-{n % EACH_KIND}", one.prompt, partial(_copy, one)) for n, one in asked]
     if source == "json":
-        asked = json_tasks(EACH_KIND, seed=SEED)
-        return [Question(f"{one.kind}-{n % EACH_KIND}", one.prompt, partial(_json, one)) for n, one in enumerate(asked)]
+        made = json_tasks(EACH_KIND, seed=SEED)
+        return [Question(f"{one.kind}-{n % EACH_KIND}", one.prompt, partial(_json, one)) for n, one in enumerate(made)]
     pairs = [(form, subject) for form in LONG_FORMS for subject in LONG_SUBJECTS]
     return [Question(f"long-{number}", LONG.format(*pair)) for number, pair in enumerate(pairs)]
 

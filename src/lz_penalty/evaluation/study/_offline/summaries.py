@@ -12,11 +12,12 @@ import numpy as np
 from lz_penalty.evaluation.study._offline.choice import RULE_KINDS
 from lz_penalty.evaluation.study._offline.differences import SEED, Difference, bootstrap, corrected
 from lz_penalty.evaluation.study._offline.files import Record
+from lz_penalty.evaluation.study._offline.plan import COPIED
 from lz_penalty.evaluation.study._offline.settings import NONE
-from lz_penalty.evaluation.study._offline.study import MEASURES, Cell, Study
+from lz_penalty.evaluation.study._offline.study import GREEDY, MEASURES, Cell, Study
 from lz_penalty.evaluation.study.statistics import wilson
 
-__all__ = ["Share", "differences", "harm_mean", "harm_share", "primary", "share", "spread"]
+__all__ = ["Noise", "Share", "differences", "harm_mean", "harm_share", "noise", "primary", "share", "spread"]
 
 DRAWS = 2_000
 
@@ -31,12 +32,53 @@ class Share:
     count: int
 
 
+@dataclass(frozen=True)
+class Noise:
+    """How much two jobs differ that wrote the same greedy answers without a penalty.
+
+    Args:
+        model: of both jobs.
+        count: the questions that both answered.
+        changed: the answers that differ in length or in their 4-grams, of the two jobs that differ most.
+        more, less: the most answers that are right only in the later, and only in the earlier of two jobs.
+    """
+
+    model: str
+    count: int
+    changed: int
+    more: int
+    less: int
+
+
+def noise(study: Study, task: str) -> list[Noise]:
+    """Return how much jobs without a penalty differ, for each model that has several greedy jobs of a task."""
+    written: dict[str, list[list[Record]]] = defaultdict(list)
+    for cell, rows in study.plain.items():
+        if (cell.task, cell.how) == (task, GREEDY) and rows not in written[cell.model]:
+            written[cell.model].append(rows)
+    found = []
+    for model, jobs in written.items():
+        pairs = [_compared(one, other) for number, one in enumerate(jobs) for other in jobs[:number]]
+        if pairs:
+            found.append(Noise(model, len(jobs[0]), *map(max, zip(*pairs, strict=True))))
+    return found
+
+
+def _compared(one: list[Record], other: list[Record]) -> tuple[int, int, int]:
+    """Return how many answers differ, and how many are right only in the one and only in the other."""
+    before = {row["id"]: row for row in other}
+    pairs = [(row, before[row["id"]]) for row in one if row["id"] in before]
+    changed = sum((a["tokens"], a["distinct_4"]) != (b["tokens"], b["distinct_4"]) for a, b in pairs)
+    more, less = (sum(a["right"] > b["right"] for a, b in order) for order in (pairs, [(b, a) for a, b in pairs]))
+    return changed, more, less
+
+
 def primary(study: Study, task: str) -> str:
-    """Return the measure that a task is about: right answers, copies, or near-loops."""
+    """Return the measure that a task is about: right answers, how much of a copy is right, or near-loops."""
     sources = {one.source for one in study.plan.tasks if one.name == task}
     if sources & {"instructions", "long"}:
         return "near_loop"
-    return "fidelity" if "copies" in sources else "right"
+    return "fidelity" if sources & set(COPIED) else "right"
 
 
 def share(study: Study, cell: Cell, measure: str) -> Share | None:

@@ -129,7 +129,13 @@ def with_interval(one: Share) -> str:
 
 
 def changed(one: Difference, scale: float = 100) -> str:
-    """Return a difference with its corrected interval, in bold if it is real."""
+    """Return a difference with its corrected interval, in bold if it is real.
+
+    >>> changed(Difference(0.0, 0.0, 0.0, 1.0, 164, 0, 0))
+    '+0.0 (all equal)'
+    """
+    if not (one.more or one.less):
+        return f"{scale * one.mean:+.1f} (all equal)"
     text = f"{scale * one.mean:+.1f} ({scale * one.low:+.1f} to {scale * one.high:+.1f})"
     return f"**{text}**" if one.real else text
 
