@@ -14,6 +14,7 @@ from lz_penalty.evaluation.study._offline.summaries import harm_share
 
 PENALTIES = {"guarded": "**guarded**", "policy": "**default policy**"}
 OF_FENCED = ("smollm2", "qwen05", "tinyllama", "qwen15")
+DAMAGED = "tinyllama"
 KINDS = {
     "prose": "prose",
     "markdown": "Markdown",
@@ -57,21 +58,28 @@ def on_models(models: Sequence[str] = ("smollm2", "qwen05")) -> list[str]:
         row["lost"] == 0 for model in OF_FENCED for row in _harm(model, "fenced") if row["penalty"] == "policy"
     )
     assert nothing  # or the sentence below is wrong
+    few, many = (f"{_answers(DAMAGED, penalty)[0]:.1%}" for penalty in PENALTIES)
     told = (
-        f"Near-loops and tokens: {asked} everyday instructions with odd numbers, greedy, at most 2,048 tokens. Lost: right "
-        "tokens that become wrong, in texts that people wrote. Code and JSON follow a line that opens a fence; on "
+        f"Near-loops and tokens: {asked} everyday instructions with odd numbers, greedy, at most 2,048 tokens. On "
+        f"{MODELS[DAMAGED]}, whose weights have two bits, guarded has {few} near-loops and the default policy {many}. Lost: "
+        "right tokens that become wrong, in texts that people wrote. Code and JSON follow a line that opens a fence; on "
         f"{others} too, the default policy loses none of them. {about['machine']['cpu']}, vLLM {about['machine']['vllm']}, "
         "bfloat16. `research/presets` has the scripts."
     )
     return [*table(head, rows), "", *paragraph(told)]
 
 
-def _column(model: str, penalty: str) -> list[str]:
+def _answers(model: str, penalty: str) -> tuple[float, float]:
+    """Return the share of near-loops, and the tokens per answer."""
     _, answers = read_result(CPU / f"{model}-instructions-policy.jsonl.xz")
     mine = [row for row in answers if row["penalty"] == penalty]
     near = sum(is_near_loop(row["distinct_4"]) for row in mine) / len(mine)
+    return near, sum(row["tokens"] for row in mine) / len(mine)
+
+
+def _column(model: str, penalty: str) -> list[str]:
+    near, tokens = _answers(model, penalty)
     texts = [row for what in ("policy", "fenced") for row in _harm(model, what) if row["penalty"] == penalty]
-    tokens = sum(row["tokens"] for row in mine) / len(mine)
     return [f"{near:.1%}", f"{tokens:.0f}", *(_lost(texts, kind) for kind in KINDS)]
 
 
