@@ -96,8 +96,6 @@ def test_a_server_can_count_loops_without_a_policy(model, tokenizer, monkeypatch
     before = counters.totals()
     weak = {"lz_preset": "failsafe", "lz_penalty": 1e-6, "max_new_tokens": 150}
     if batches:
-        settings = {"lz_config": LZPenaltyConfig.failsafe(strength=1e-6)}
-        monkeypatch.setattr(continuous, "settings_of_request", lambda manager, given: settings)
         answers = model.generate_batch(prompts, greedy(**weak), batching(num_blocks=64)).values()
         outputs = [answer.generated_tokens for answer in answers]
     else:
@@ -158,6 +156,31 @@ def test_off_unless_a_request_asks_for_it(model, prompts):
         assert settings_of_request(manager, {"lz_penalty": 1})["lz_config"].exempt_token_ids == (0, 1)
     for name, config in (("without", None), ("with", GUARDED)):
         assert_same(outputs[name].generated_tokens, *plain_loop(model, prompts[0], config))
+
+
+def test_a_tokenizer_that_cannot_be_read_refuses_requests_and_ends_nothing(model, tokenizer, prompts):
+    class Unreadable:
+        """Has everything but the vocabulary."""
+
+        def __getattr__(self, name):
+            if name == "get_vocab" or name.startswith("__"):
+                raise AttributeError(name)
+            return getattr(tokenizer, name)
+
+    model.lz_tokenizer = Unreadable()
+    try:
+        with model.continuous_batching_context_manager(
+            greedy(lz_penalty=0.15), continuous_batching_config=batching()
+        ) as manager:
+            manager.add_request(prompts[0], request_id="first")
+            with pytest.raises(LZPenaltyError, match="no get_vocab"):
+                manager.add_request(prompts[1], lz_policy="default")
+            manager.add_request(prompts[1], request_id="ladder", lz_stop_copies=20)  # needs no sections
+            outputs = {one.request_id: one for one in (manager.get_result(timeout=30) for _ in range(2))}
+    finally:
+        del model.lz_tokenizer
+    assert [outputs[name].error for name in ("first", "ladder")] == [None, None]
+    assert len(outputs["first"].generated_tokens) == len(outputs["ladder"].generated_tokens) == NEW
 
 
 def test_without_settings_nothing_changes(model, prompts):

@@ -20,7 +20,7 @@ from transformers.generation.continuous_batching.requests import RequestState, R
 
 from lz_penalty.config import LZPenaltyConfig
 from lz_penalty.engines._device import force_, moves_the_choice
-from lz_penalty.engines._generation import Generation, count_loops
+from lz_penalty.engines._generation import NO_SECTIONS, Generation, Reading, count_loops
 from lz_penalty.engines._requests import reach_of
 from lz_penalty.engines._special_tokens import exempting
 from lz_penalty.engines.server import server_settings
@@ -45,6 +45,7 @@ __all__ = [
 
 OFF = LZPenaltyConfig(strength=0)
 _GENERATION = "lz_generation"  # attribute of a `RequestState`
+_ASKED = "lz_asked"  # attribute of a `RequestState`: the settings of its last step
 _MAX_NOTED = 4_096
 _noted: dict[str, None] = {}  # ids of requests that were stopped and not asked for yet, the oldest first
 
@@ -82,6 +83,7 @@ class ContinuousLZPenalty(continuous.ContinuousBatchingLogitsProcessor):
 
     def _row(self, state: Any) -> Row:
         asked = state.logit_processor_kwargs.get("lz_config", self.asked)
+        setattr(state, _ASKED, asked)
         if not isinstance(asked, RequestPolicy):
             return Row(asked, _history(state, asked) if asked.strength else [], None)
         _check_complete(state)
@@ -94,10 +96,28 @@ class ContinuousLZPenalty(continuous.ContinuousBatchingLogitsProcessor):
         generation = getattr(state, _GENERATION, None)
         if generation is None:
             tokens, prompt = _tokens(state)
-            generation = Generation(reading_for(self.tokenizer), asked, tokens[:prompt])
+            generation = Generation(self.reading(asked), asked, tokens[:prompt])
             generation.extend(tokens[prompt:])
             setattr(state, _GENERATION, generation)
         return generation
+
+    def reading(self, asked: RequestPolicy) -> Reading:
+        """Return how the texts of a request are read; without sections if nothing depends on them.
+
+        Raises:
+            LZPenaltyError: the tokenizer cannot be read.
+        """
+        if not needs_sections(asked):
+            return NO_SECTIONS
+        try:
+            return reading_for(self.tokenizer)
+        except LZPenaltyError:
+            raise
+        except Exception as error:  # classes of tokenizers are many
+            raise LZPenaltyError(
+                f"lz_policy: this model's tokenizer cannot be read ({type(error).__name__}: {error}). Use lz_preset and its "
+                "fields alone."
+            ) from error
 
     @torch.compiler.disable  # the histories are data, not constants of a graph
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
@@ -203,6 +223,8 @@ def settings_of_request(manager: ContinuousBatchingManager, given: dict[str, Any
             f"{', '.join(given)}: sections are found by the tokenizer's markers, and this manager knows none. Set "
             "model.lz_tokenizer = tokenizer before it is made."
         )
+    if isinstance(asked, RequestPolicy):
+        penalty.reading(asked)  # an error in the first step would end the manager, and with it all requests
     return {"lz_config": exempting(asked, penalty.special)}
 
 
@@ -256,7 +278,7 @@ def _to_generation_output(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _leaves_loops_uncounted(state: Any) -> bool:
     """Return whether a request is penalised without a policy that counts loops itself."""
-    asked = state.logit_processor_kwargs.get("lz_config")
+    asked = getattr(state, _ASKED, None)
     return not asked.looks_for_runs if isinstance(asked, RequestPolicy) else asked is not None and bool(asked.strength)
 
 
