@@ -11,10 +11,11 @@ from lz_penalty.engines import _device
 from lz_penalty.engines._device import Later, send
 from lz_penalty.engines._requests import SettingsReader
 from lz_penalty.engines.server import ServerSettings
-from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor
+from lz_penalty.engines.vllm import LZPenaltyLogitsProcessor, _slot_texts
 from lz_penalty.engines.vllm import _startup as startup
 from lz_penalty.engines.vllm._counting import EVERY, V2Loops
 from lz_penalty.engines.vllm._registry import GenerationRegistry
+from lz_penalty.engines.vllm._v2 import V2State
 from lz_penalty.policy import counters
 from tests.engines.vllm.test_contract import vllm_config  # noqa: F401
 
@@ -37,25 +38,69 @@ def test_every_slot_is_counted_by_one_rank(monkeypatch):
     assert startup.counted_slots(older, SLOTS, v1=False) == range(SLOTS)
 
 
-@pytest.mark.parametrize("sees_all", [True, False], ids=["not sharded after all", "sharded"])
-def test_loops_of_all_ranks(monkeypatch, sees_all):
-    """A rank may read all slots or only those that it samples. In both cases each slot is counted once."""
-    states = SimpleNamespace(
-        max_num_reqs=SLOTS,
-        total_len=SimpleNamespace(gpu=torch.full((SLOTS,), 60, dtype=torch.int32)),
-        all_token_ids=SimpleNamespace(gpu=torch.tensor([[3, 4, 5] * 20] * SLOTS, dtype=torch.int32)),
-        prompt_len=SimpleNamespace(np=np.zeros(SLOTS, dtype=np.int32)),
+def states_of(tokens, length):
+    """Return vLLM's request states, if all slots have these tokens, and so many of them are known."""
+    slots = len(tokens)
+    of_slots = SimpleNamespace(np=np.zeros(slots, dtype=np.int32), gpu=torch.zeros(slots, dtype=torch.int32))
+    return SimpleNamespace(
+        device=torch.device("cpu"),
+        max_num_reqs=slots,
+        total_len=SimpleNamespace(gpu=torch.full((slots,), length, dtype=torch.int32)),
+        all_token_ids=SimpleNamespace(gpu=torch.tensor(tokens, dtype=torch.int32)),
+        prompt_len=of_slots,
+        prefill_len=SimpleNamespace(np=np.full(slots, length, dtype=np.int32)),
     )
-    met = []
+
+
+def part_of_step(slots, position=0):
+    """Return the layout of a part of a step, with these slots."""
+    rows = torch.tensor(slots)
+    positions = torch.full((len(slots),), position)
+    return SimpleNamespace(pos=positions, idx_mapping=rows, expanded_idx_mapping=rows, idx_mapping_np=rows.numpy())
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3], ids=["whole batches", "halves", "thirds"])
+@pytest.mark.parametrize("sees_all", [True, False], ids=["not sharded after all", "sharded"])
+def test_loops_of_all_ranks(monkeypatch, sees_all, parts):
+    """A rank may read all slots or only those that it samples, and vLLM may divide a step. Each slot is counted once."""
+    states, met = states_of([[3, 4, 5] * 20] * SLOTS, 60), []
     for rank in range(RANKS):
         reader = V2Loops(states, 0, slots_of(rank, monkeypatch))
-        seen = np.arange(SLOTS) if sees_all else np.arange(SLOTS)[np.arange(SLOTS) % RANKS == rank]
-        ctx = SimpleNamespace(idx_mapping=torch.from_numpy(seen), idx_mapping_np=seen)
+        seen = [slot for slot in range(SLOTS) if sees_all or slot % RANKS == rank]
         for _ in range(2 * EVERY):
-            reader.step(ctx, np.ones(SLOTS, dtype=bool))
+            reader.begin_step()
+            for part in (seen[number::parts] for number in range(parts)):
+                if part:
+                    reader.look(part_of_step(part), np.ones(SLOTS, dtype=bool))
         met.append(reader.counts.found["lz_loops_seen"])
     assert sum(met) == SLOTS
     assert min(met) > 0
+
+
+def test_a_divided_batch(vllm_config, monkeypatch):  # noqa: F811
+    """With drafts, vLLM may penalise a large batch in parts: texts are asked for once, and nobody has left."""
+    states = states_of([[3, 4, 5, 6, 7] * 10] * 2, 20)
+    registry = GenerationRegistry(vllm_config, range(2))
+    left, asked = [], []
+    monkeypatch.setattr(registry, "note_left", lambda slot, generation: left.append((slot, generation.length)))
+    newest = _slot_texts.newest_tokens
+    monkeypatch.setattr(_slot_texts, "newest_tokens", lambda *given: asked.append(given) or newest(*given))
+    state = V2State(SettingsReader(ServerSettings(), (), 2, states.device), states, 0, registry)
+    params = SamplingParams(max_tokens=90, extra_args={"lz_preset": "failsafe", "lz_stop_copies": 20})
+    for slot in range(2):
+        state.add_request(slot, params)
+    for length in range(20, 30):
+        states.total_len.gpu.fill_(length)
+        state.before_step()
+        for slots in ([0], [1]):
+            logits = state.apply(torch.zeros((1, 50)), part_of_step(slots, length - 1))
+            assert logits.any()
+    assert (left, len(asked)) == ([], 10)
+    state.before_step()
+    states.total_len.gpu[0] = 30
+    state.apply(torch.zeros((1, 50)), part_of_step([0], 29))
+    state.before_step()
+    assert left == [(1, 29)]
 
 
 def test_policies_of_all_ranks(vllm_config, monkeypatch):  # noqa: F811

@@ -105,24 +105,30 @@ class V2Loops:
         self._width = 2 * EVERY * (1 + drafts)  # more tokens than come between two looks
         self._owners = [object() for _ in range(states.max_num_reqs)]
         self._steps = 0
-        self._asked: tuple[Any, ...] | None = None
+        self._asked: list[tuple[Any, ...]] = []  # of the last step that asked; several if vLLM divided its batch
+        self._asked_in = 0  # the number of that step
+
+    def begin_step(self) -> None:
+        """Count a step. vLLM may divide its batch, and call `look` for each part."""
+        self._steps += 1
 
     def add_request(self, slot: int) -> None:
         """Note that another request takes this slot."""
         self._owners[slot] = object()
 
-    def step(self, ctx: Any, wanted: np.ndarray) -> None:
-        """Look at what was asked for last time, and ask again.
+    def look(self, ctx: Any, wanted: np.ndarray) -> None:
+        """Every `EVERY` steps, look at what was asked for last time, and ask again.
 
         Args:
-            ctx: the step's layout, from vLLM.
+            ctx: the layout of the step or of a part of it, from vLLM.
             wanted: of every slot, whether its request is to be counted.
         """
-        self._steps += 1
         if self._steps % EVERY:
             return
-        if self._asked is not None:
-            self._look(*self._asked)
+        if self._asked_in != self._steps:
+            for asked in self._asked:
+                self._look(*asked)
+            self._asked, self._asked_in = [], self._steps
         texts = Later(newest_tokens(self._states, ctx.idx_mapping.long(), self._width))
         rows = [
             (row, slot, self._owners[slot])
@@ -130,7 +136,7 @@ class V2Loops:
             if wanted[slot] and slot in self._counted
         ]
         prompts = self._states.prompt_len.np[ctx.idx_mapping_np].tolist()
-        self._asked = texts, rows, prompts
+        self._asked.append((texts, rows, prompts))
 
     def _look(self, texts: Later, rows: list[tuple[int, int, object]], prompts: list[int]) -> None:
         lines = texts.get().tolist()  # it was there long ago

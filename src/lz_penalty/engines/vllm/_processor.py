@@ -104,7 +104,7 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
         """Penalise `logits [rows, vocab]` in place. `ctx` is the step's layout, on the V2 runner."""
         if ctx is not None:
             if self._loops is not None:
-                self._loops.step(ctx, self._state.without_counts)
+                self._loops.look(ctx, self._state.without_counts)
             return self._state.apply(logits, ctx)
         if self._loops is not None:
             self._loops.step(batch_changes=False)
@@ -129,5 +129,7 @@ class LZPenaltyLogitsProcessor(*BASES):  # type: ignore[misc]
         return self._state.add_request(req_idx, sampling_params)
 
     def apply_staged_writes(self) -> None:
-        """Send the settings of new requests to the device; called before the forward pass."""
+        """Send the settings of new requests to the device; called once per step, before the forward pass."""
+        if self._loops is not None:
+            self._loops.begin_step()
         self._state.before_step()

@@ -37,10 +37,12 @@ class Asked(NamedTuple):
     Attributes:
         newest: of every slot with a policy its length and last tokens; see `newest_tokens`.
         wholes: all tokens of the slots whose text was not read yet.
+        unread: slots that were not read from it.
     """
 
     newest: Later
     wholes: dict[int, Later]
+    unread: set[int]
 
 
 class SlotTexts:
@@ -76,7 +78,8 @@ class SlotTexts:
         if self._slots is None:
             self._slots = send(np.array(list(self._generations), dtype=np.int64), self._states.device)
         wholes = {slot: self._whole(slot) for slot in self._unread}
-        self._asked = Asked(Later(newest_tokens(self._states, self._slots, self._count)), wholes)
+        newest = Later(newest_tokens(self._states, self._slots, self._count))
+        self._asked = Asked(newest, wholes, set(self._generations))
         return self._asked
 
     def _whole(self, slot: int) -> Later:
@@ -84,13 +87,18 @@ class SlotTexts:
         return Later(self._states.all_token_ids.gpu[slot, : int(self._states.prefill_len.np[slot])])
 
     def read(self, slots: list[int]) -> dict[int, bool]:
-        """Let the generations in these slots read on; return for each whether its settings may have changed."""
-        asked, wanted = self._asked or self.ask(), self._generations.keys() & set(slots)
+        """Let the generations in these slots read on; return for each whether its settings may have changed.
+
+        vLLM may divide the batch of a step. Then each part reads its slots from what was asked for once.
+        """
+        asked, wanted = self._asked, self._generations.keys() & set(slots)
+        if asked is None or not wanted <= asked.unread:
+            asked = self.ask()
+        asked.unread.difference_update(wanted)
         changed = {}
         for slot, (length, *newest) in zip(self._generations, asked.newest.get().tolist(), strict=True):
             if slot in wanted:
                 changed[slot] = self._read(slot, length, newest, asked.wholes.get(slot))
-        self._asked = None
         return changed
 
     def _read(self, slot: int, length: int, newest: list[int], whole: Later | None) -> bool:

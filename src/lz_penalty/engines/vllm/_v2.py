@@ -60,6 +60,8 @@ class V2State:
         # By slot, until another request takes the slot: vLLM tells a processor which requests come, not which leave. So steps
         # after the last request with a policy has left still come to `_apply_policies`, and `MOST_IDLE` of them copy texts.
         self._generations: dict[int, Generation] = {}
+        self._applied = False  # whether a part of this step's batch was penalised
+        self._present: set[int] = set()  # slots with a policy in these parts
         self._has_policy = np.zeros(states.max_num_reqs, dtype=bool)
         self._gone: set[int] = set()  # slots with a policy that are not in the step: the request may have left
         self._idle = 0  # steps without any request with a policy
@@ -111,9 +113,22 @@ class V2State:
     def before_step(self) -> None:
         """Send the settings of all slots, if any have changed, and ask for the texts that policies must see."""
         self._send_settings()
+        if self._applied:
+            self._end_step()
         self._registry.count_left()
         if self._generations and self._idle < MOST_IDLE:
             self._texts.ask()
+        else:
+            self._texts.forget()
+
+    def _end_step(self) -> None:
+        """Count the requests with a policy that were not in the last step. They may have left, or come back."""
+        gone = self._generations.keys() - self._present
+        for slot in gone - self._gone:
+            self._registry.note_left(slot, self._generations[slot])
+        self._gone = gone
+        self._idle = 0 if self._present else self._idle + 1
+        self._applied, self._present = False, set()
 
     def _send_settings(self) -> None:
         if self._sent is None:
@@ -126,7 +141,7 @@ class V2State:
         return np.concatenate([self._table, self._skips_prompt[:, None]], axis=1)
 
     def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """Penalise the logits of the batch in place."""
+        """Penalise the logits of the batch in place, or of a part of it: with drafts, vLLM may divide a large batch."""
         if self._generations:
             return self._apply_policies(logits, ctx)
         return self._penalise(logits, ctx)
@@ -180,13 +195,10 @@ class V2State:
 
     def _apply_policies(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
         present = ctx.idx_mapping_np[self._has_policy[ctx.idx_mapping_np]].tolist()
-        if self._generations.keys() - present != self._gone:
-            self._count_gone(present)
+        self._applied = True
         if not present:
-            self._idle += 1
-            self._texts.forget()
             return self._penalise(logits, ctx)
-        self._idle = 0
+        self._present.update(present)
         generations = self._read(present, ctx)
         if self._drafts:
             rows = self._rows(ctx)
@@ -247,13 +259,6 @@ class V2State:
                 settings_rows[row] = settings_row
                 forced.append((row, generation, token))
         return settings_rows, forced
-
-    def _count_gone(self, present: list[int]) -> None:
-        """Count the requests that are not in the step. They may have left, or come back."""
-        gone = self._generations.keys() - set(present)
-        for slot in gone - self._gone:
-            self._registry.note_left(slot, self._generations[slot])
-        self._gone = gone
 
     def _draft_tokens(self, ctx: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the draft tokens that each row sees: the inputs of its request's rows up to its own, except the first."""
