@@ -14,7 +14,7 @@ from lz_penalty.engines.transformers import _enabling as enabling
 from lz_penalty.engines.transformers import _serving as serving
 from lz_penalty.engines.transformers._patching import Patches
 from lz_penalty.engines.transformers._settings import FIELDS
-from lz_penalty.errors import BackendUnavailableError
+from lz_penalty.errors import BackendUnavailableError, LZPenaltyError
 from tests.support.greedy import PRESETS, generate
 
 SETTINGS = PRESETS["guarded"].to_request() | {"max_new_tokens": 30}
@@ -305,3 +305,9 @@ def test_before_a_model_is_loaded_only_what_no_default_makes_right_is_refused():
         check(None, {"lz_min_match_length": 5000})
     with pytest.raises(HTTPException, match="at most lz_buffer_size"):
         check(None, {"lz_buffer_size": 3, "lz_min_match_length": 5})
+
+
+def test_a_name_that_does_not_exist_is_refused(model, prompts):
+    lz.enable()
+    with pytest.raises(LZPenaltyError, match="lz_strength = 0.3: unknown field. Did you mean"):
+        generate(model, [prompts[0]], None, max_new_tokens=2, lz_strength=0.3)

@@ -22,7 +22,7 @@ from lz_penalty.engines.transformers._patching import Change, Patches
 from lz_penalty.engines.transformers._policy import LZPolicyLogitsProcessor
 from lz_penalty.engines.transformers._processor import LZPenaltyLogitsProcessor
 from lz_penalty.engines.transformers._settings import FIELDS, asked_of, lz_fields
-from lz_penalty.errors import LZPenaltyError
+from lz_penalty.errors import LZPenaltyError, unknown_field
 from lz_penalty.policy import RequestPolicy
 
 __all__ = ["disable", "enable"]
@@ -73,6 +73,9 @@ _CALL: ContextVar[_Call | None] = ContextVar("_CALL", default=None)
 
 def _generate(original: Callable[..., Any]) -> Callable[..., Any]:
     def changed(self, *args, **kwargs):
+        for name, value in lz_fields(kwargs).items():
+            if name not in FIELDS:
+                raise unknown_field(name, value, FIELDS)
         call = _Call(self, args, kwargs)
         token = _CALL.set(call)
         try:
