@@ -309,5 +309,5 @@ def test_before_a_model_is_loaded_only_what_no_default_makes_right_is_refused():
 
 def test_a_name_that_does_not_exist_is_refused(model, prompts):
     lz.enable()
-    with pytest.raises(LZPenaltyError, match="lz_strength = 0.3: unknown field. Did you mean"):
+    with pytest.raises(LZPenaltyError, match=r"lz_strength = 0\.3: unknown field\. Did you mean"):
         generate(model, [prompts[0]], None, max_new_tokens=2, lz_strength=0.3)
