@@ -131,7 +131,7 @@ def _check(changes: Iterable[Change]) -> None:
     if missing:
         raise BackendUnavailableError(
             f"transformers {transformers.__version__} has no {', '.join(missing)}: nothing was changed. Use a version of "
-            "transformers that lz-penalty knows, such as 5.22, or a newer lz-penalty."
+            "transformers that lz-penalty knows, such as 5.23, or a newer lz-penalty."
         )
 
 

@@ -1,4 +1,4 @@
-"""Whether this vLLM works inside as those for which `_no_wait` was written: vLLM 0.26 and 0.32.
+"""Whether this vLLM works inside as those for which `_no_wait` was written: vLLM 0.26, 0.32 and 0.33.
 
 Another release may change these functions at any time, because they are not part of its interface for processors.
 """
@@ -15,6 +15,7 @@ from typing import Any
 __all__ = ["fingerprint", "first_unknown"]
 
 # The functions that `_no_wait` relies on, by class. Two numbers: the function differs in vLLM 0.26 and 0.32, and both are fine.
+# In 0.33 all are as in 0.32.
 _KNOWN: dict[str, dict[str, tuple[str, ...]]] = {
     "InputBatch": {
         # waits for the newest tokens, and writes them into the lists
