@@ -79,7 +79,9 @@ def _accuracy(claim: str, study: Study, names: Iterable[str]) -> list[str]:
             sorted_out.append(f"{UNCLEAR}: {count}, {min(unclear):+.1f} to {max(unclear):+.1f}")
         if idle:
             tasks = " and ".join(dict.fromkeys(idle))
-            sorted_out.append(f"not counted: {len(idle)} of {tasks}, where no penalty is at most as good as guessing")
+            sorted_out.append(
+                f"not counted: {len(idle)} of {tasks}, where answers without a penalty are no better than guesses"
+            )
         if sorted_out:
             told.append(f"With {label(name)}, {'; '.join(sorted_out)}.")
     return [f"**The paper: {claim}** Right answers, in points. {' '.join(told)}"] if told else []

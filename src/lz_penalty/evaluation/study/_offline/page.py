@@ -75,6 +75,7 @@ METHOD = """\
   equal here. The earlier search was not. In it, DRY's breakers lacked the line end on TinyLlama, which made DRY stricter there.
 - A greedy answer without a penalty is not written again for a penalty that is idle on it: the answer would be the same. Of
   these settings only `guarded` is idle on whole answers."""
+NONE_CHANGED = "as many are right, and the same ones"
 LAST = "- Texts of answers are not stored here, and no question of AIME or GPQA."
 
 
@@ -176,14 +177,19 @@ def _noise(study: Study) -> list[str]:
         return []
     task, models = max(found, key=lambda each: each[1][0].count)
     told = " and ".join(
-        f"up to {one.changed} of {one.count:,} answers on {_title(study, one.model)} (up to {one.more} became right, and up to "
-        f"{one.less} wrong)"
+        f"up to {one.changed} of {one.count:,} answers on {_title(study, one.model)} ("
+        + (
+            f"up to {one.more} are right only in one, and up to {one.less} only in the other"
+            if one.more or one.less
+            else NONE_CHANGED
+        )
+        + ")"
         for one in models
     )
     return [
         f"- vLLM does not always write the same greedy answer twice. On {task}, two jobs without a penalty differ in {told}. "
-        "This chance is part of every difference, except where `guarded` is idle: so the differences of `guarded` are smaller "
-        "than those of a setting that is as good."
+        "This chance is part of every difference, except where `guarded` is idle. So the differences of `guarded` contain less "
+        "of it than those of other settings."
     ]
 
 
