@@ -23,6 +23,7 @@ from lz_penalty.guard._exchange import AbortedError, Exchange, Reply, Services
 from lz_penalty.guard._metrics import JSONLines, Metrics, log
 from lz_penalty.guard._settings import GuardSettings
 from lz_penalty.guard._upstream import ACTION_HEADER, Upstream, UpstreamError, passed_back, passed_on, target_of
+from lz_penalty.guard._watch import warm_up
 
 __all__ = ["create_app", "serve"]
 
@@ -36,9 +37,12 @@ class _ClientLeftError(Exception):
 def create_app(settings: GuardSettings) -> Router:
     """Return the guard as an ASGI app: `/health`, `/metrics`, and everything else from upstream.
 
+    Takes some seconds if Numba has to compile, so that the first answer that is examined does not wait.
+
     Args:
         settings: what the operator sets; `host`, `port`, `max_connections` and `grace_seconds` are the server's.
     """
+    warm_up()
     metrics = Metrics()
     upstream = Upstream(settings)
     proxy = _Proxy(Services(settings, upstream, metrics, Plugins(settings.plugin), asyncio.Lock()))
