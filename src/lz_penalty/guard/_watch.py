@@ -12,9 +12,10 @@ from lz_penalty.detection import Repetition, RepetitionDetector
 from lz_penalty.detection._verdict import CAPPED, CRITERIA, FINISHED, Limits
 from lz_penalty.detection._verdict import Verdict as TextVerdict
 
-__all__ = ["Answer", "Part", "Thresholds", "Verdict", "Watch", "examine", "warm_up"]
+__all__ = ["Answer", "Part", "Thresholds", "Verdict", "Watch", "examine", "is_quick", "warm_up"]
 
 MAX_UNIT = 80  # characters of a unit that a verdict shows
+INLINE = 8_192  # bytes or characters that Numba examines within a few milliseconds
 WARM_UP = "Three copies are no loop, but the last 64 characters occur before. "  # so every criterion is computed
 MAX_WATCHES = 64  # of one answer; further choices and tool calls are not watched
 
@@ -243,6 +244,13 @@ def examine(
     for name in CAPPED if capped else FINISHED:
         found = found or _of_criterion(CRITERIA[name](part.text, Limits()))
     return _of(found, part)
+
+
+def is_quick(size: int) -> bool:
+    """Return whether an answer of this size is examined without a thread. Without Numba, no answer is."""
+    from lz_penalty.detection._runs import COMPILED  # imports Numba
+
+    return COMPILED and size <= INLINE
 
 
 def warm_up() -> None:
