@@ -79,6 +79,9 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path):
         ({"LZ_PENALTY_GUARD_PROT": "1"}, "", "LZ_PENALTY_GUARD_PORT"),
         ({"LZ_PENALTY_GUARD_PORT": "many"}, "", "must be a number"),
         ({"LZ_PENALTY_GUARD_ALLOW_HEADER": "maybe"}, "", "true or false"),
+        ({"LZ_PENALTY_GUARD_ROUTES": "abc"}, "", "LZ_PENALTY_GUARD_ROUTES = 'abc': must be routes and .*chat=retry"),
+        ({"LZ_PENALTY_GUARD_ROUTES": "chats=cut"}, "", "LZ_PENALTY_GUARD_ROUTES: chats = 'cut': .*Did you mean chat?"),
+        ({"LZ_PENALTY_GUARD_ROUTES": "chat=stop"}, "", "LZ_PENALTY_GUARD_ROUTES.chat = 'stop': must be "),
         ({}, "prot = 1", "Did you mean port"),
         ({}, "port = [", "cannot be read as TOML"),
         ({}, "x" * 100_000, "longer than"),
@@ -89,6 +92,12 @@ def test_wrong_sources_are_named(tmp_path, environment, text, words):
     file.write_text(text)
     with pytest.raises(LZPenaltyError, match=words):
         read_settings({}, environment, file)
+
+
+def test_the_help_says_for_which_answers_its_lengths_hold():
+    shown = commands.run("guard", "--help").stdout
+    assert "What a loop is in a stream" in shown
+    assert "An answer that does not stream is also examined" in " ".join(shown.split())
 
 
 def test_the_command_says_what_is_wrong():

@@ -29,6 +29,7 @@ class Thresholds:
 
     Healthy texts contain long runs too: arrays of zeros, empty forms, equal records. They rarely consist of words alone.
     So a run counts earlier if its unit has only letters, spaces and punctuation marks, and at least 60 % letters.
+    Whole answers are also examined with the criteria of `lz_penalty.detection`, for which a shorter loop is enough.
 
     Args:
         max_period: characters of the longest unit.
