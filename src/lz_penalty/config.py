@@ -263,6 +263,8 @@ def lz_fields(request: Mapping[str, Any]) -> dict[str, Any]:
     >>> lz_fields({"lz_penalty": 0.15, "temperature": 1.0})
     {'lz_penalty': 0.15}
     """
+    if not isinstance(request, Mapping):
+        raise bad_value("the request", request, 'a dict of fields, such as {"lz_preset": "guarded"}')
     if len(request) > MAX_FIELDS:
         raise LZPenaltyError(f"the request has {len(request)} fields: must be at most {MAX_FIELDS}. Leave some out.")
     return {key: value for key, value in request.items() if isinstance(key, str) and key.startswith("lz_")}

@@ -352,6 +352,11 @@ def _check_newest(lengths: list[int], row_to_slot: Any, newest: list[int]) -> No
 
 def _check_same_place(name: str, array: Any, like: Any) -> None:
     arrays = type(like) if type(array) is type(like) else np.ndarray if _library(like) is np else _library(like).Tensor
+    if not hasattr(array, "shape"):
+        raise LZPenaltyError(
+            f"{name} is {show(array)}: must be an array of the library of the logits, {_describe(like)}. Pass "
+            f"{'numpy.array' if isinstance(like, np.ndarray) else 'torch.tensor'}(...)."
+        )
     if not isinstance(array, arrays):
         raise LZPenaltyError(f"{name} is {_describe(array)} and logits {_describe(like)}: both must be of one library.")
     if not isinstance(array, np.ndarray) and array.device != like.device:
@@ -366,6 +371,8 @@ def _is_readable_from_cuda(array: Any) -> bool:
 def _check_vocab_size(vocab_size: Any, width: int) -> int:
     if vocab_size is None:
         vocab_size = width
+    if not width:
+        raise LZPenaltyError("logits have no columns: must have one for each token of the vocabulary, at least 1.")
     if isinstance(vocab_size, bool) or not hasattr(vocab_size, "__index__") or not 1 <= vocab_size <= width:
         raise LZPenaltyError(
             f"vocab_size = {show(vocab_size)}: must be an integer from 1 to {width}, the logits' width."

@@ -18,7 +18,7 @@ BAD = [
     ('{"default": {"lz_presett": "guarded"}}', "lz_presett = 'guarded': unknown field. Did you mean lz_preset?"),
     ('{"defualt": {"lz_preset": "guarded"}}', "defualt = {'lz_preset': 'guarded'}: unknown field."),
     ('{"default": {"lz_window_size": 600, "lz_penalty": 0.1}, "max_window_size": 512}', "must be at most 512"),
-    ("guarded", "Expecting value"),
+    ("guarded", "must be a JSON object"),
 ]
 
 

@@ -249,6 +249,9 @@ def test_requests_of_presets_are_short():
 def test_nothing_asked_means_the_servers_default():
     default = LZPenaltyConfig.guarded()
     assert LZPenaltyConfig.from_request({}) is None
+    for request in (None, [1], "lz_preset"):
+        with pytest.raises(LZPenaltyError, match=r"the request = .*: must be a dict of fields"):
+            LZPenaltyConfig.from_request(request)
     assert LZPenaltyConfig.from_request({}, default) is default
     assert LZPenaltyConfig.from_request({"temperature": 0.0, 3: 4}, default) is default
 

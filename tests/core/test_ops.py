@@ -41,11 +41,12 @@ BAD = {
     "float tokens": (dict(token_ids=TOKENS.astype(np.float32)), "int64, int32"),
     "short tokens": (dict(token_ids=TOKENS.astype(np.int16)), "int64, int32"),
     "tokens of one dimension": (dict(token_ids=TOKENS[0]), "two-dimensional"),
-    "tokens are a list": (dict(token_ids=TOKENS.tolist()), "one library"),
+    "tokens are a list": (dict(token_ids=TOKENS.tolist()), r"Pass numpy.array\(...\)"),
+    "logits without columns": (dict(logits=zeros(width=0)), "no columns"),
     "torch tokens with NumPy logits": (dict(token_ids=torch.from_numpy(TOKENS)), "one library"),
     "fewer histories than rows": (dict(token_ids=TOKENS[:1]), "row_to_slot"),
     "lengths of another size": (dict(lengths=np.array([1, 2, 3])), r"shape \[2\]"),
-    "lengths are a list": (dict(lengths=[1, 2]), "one library"),
+    "lengths are a list": (dict(lengths=[1, 2]), r"Pass numpy.array\(...\)"),
     "float lengths": (dict(lengths=np.array([1.0, 2.0])), "int64, int32"),
     "negative length": (dict(lengths=np.array([-1, 2])), "0 to 6"),
     "length beyond capacity": (dict(lengths=np.array([7, 2])), "0 to 6"),
@@ -251,7 +252,11 @@ def test_sampled_ids_are_the_newest_tokens_that_they_stand_for(backend):
 
 @pytest.mark.parametrize(
     ("newest", "message"),
-    [([1, 2], "both must be of one library"), (np.array([0.5, 1.0]), "one library"), (None, "without newest_ids")],
+    [
+        ([1, 2], "must be an array of the library of the logits"),
+        (np.array([0.5, 1.0]), "one library"),
+        (None, "without newest_ids"),
+    ],
 )
 def test_bad_sampled_ids(newest, message):
     logits, tokens, lengths = torch.zeros(2, 8), torch.from_numpy(TOKENS), torch.tensor([6, 5])

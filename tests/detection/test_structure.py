@@ -191,6 +191,12 @@ def test_rules_are_checked():
         find_structure("x", min_copies=1)
 
 
+@pytest.mark.parametrize("text", [5, None, b"x"])
+def test_only_texts_are_read(text):
+    with pytest.raises(LZPenaltyError, match=r"text = .*: must be a str"):
+        StructureDetector().push(text)
+
+
 # ---------------------------------------------------------------- blocks, short units, 30-grams
 
 

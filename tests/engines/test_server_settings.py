@@ -110,6 +110,28 @@ def test_mistakes_are_told_in_a_few_words():
         assert len(str(error.value)) < 700
 
 
+EXAMPLE = 'must be a JSON object, such as {"default": {"lz_preset": "guarded"}}.'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("guarded", f"the value = 'guarded': {EXAMPLE} It is not JSON: Expecting value"),
+        ('{"default": }', f"the value = '{{\"default\": }}': {EXAMPLE} It is not JSON: Expecting value"),
+        ("null", f"the value = 'null': {EXAMPLE}"),
+        ("[" + "1" * 5000 + "]", EXAMPLE),
+        ('{"default": {}, "default": {"lz_preset": "guarded"}}', "default: occurs twice in one object. Write it once."),
+        ('{"default": {"lz_penalty": 1, "lz_penalty": 2}}', "lz_penalty: occurs twice in one object. Write it once."),
+    ],
+    ids=range(6),
+)
+def test_what_is_no_json_object(text, message):
+    with pytest.raises(LZPenaltyError) as error:
+        ServerSettings.from_json(text)
+    assert str(error.value).startswith("LZ_PENALTY_SERVER: ")
+    assert message in str(error.value)
+
+
 def test_the_environment_is_read_once(monkeypatch):
     monkeypatch.setenv(VARIABLE, '{"max_window_size": 77}')
     server_settings.cache_clear()
@@ -117,7 +139,7 @@ def test_the_environment_is_read_once(monkeypatch):
     monkeypatch.setenv(VARIABLE, "{")
     assert server_settings().max_window_size == 77
     server_settings.cache_clear()
-    with pytest.raises(LZPenaltyError, match="LZ_PENALTY_SERVER: Expecting property name"):
+    with pytest.raises(LZPenaltyError, match=r"LZ_PENALTY_SERVER: .*JSON"):
         server_settings()
     monkeypatch.delenv(VARIABLE)
     assert server_settings() == ServerSettings()

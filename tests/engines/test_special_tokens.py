@@ -54,6 +54,12 @@ def test_few_special_tokens_are_all_exempt(tokenizer, caplog):
     assert not warnings(caplog)
 
 
+@pytest.mark.parametrize("tokenizer", ["gpt2", 5])
+def test_what_is_no_tokenizer(tokenizer):
+    with pytest.raises(LZPenaltyError, match=r"tokenizer = .*: must be a tokenizer of transformers"):
+        special_token_ids(tokenizer)
+
+
 def test_a_tokenizer_that_cannot_be_remembered(caplog):
     class Slots:
         __slots__ = ()

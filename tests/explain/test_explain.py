@@ -186,6 +186,8 @@ def test_the_vocabulary_costs_nothing():
 def test_bad_input(tokens, vocab_size, message):
     with pytest.raises(LZPenaltyError, match=message):
         explain(tokens, vocab_size, config=LZPenaltyConfig())
+    with pytest.raises(LZPenaltyError, match="config = None: must be an LZPenaltyConfig"):
+        explain([1], 9, config=None)
     with pytest.raises(LZPenaltyError, match="prompt_length = 2"):
         explain([1], 9, config=LZPenaltyConfig(), prompt_length=2)
 

@@ -1,7 +1,9 @@
 """Settings: ranges, precedence, and what a wrong one says. Also how the server starts and stops."""
 
+import json
 import os
 import signal
+import socket
 import threading
 import time
 
@@ -77,6 +79,9 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path):
         ({"LZ_PENALTY_GUARD_PROT": "1"}, "", "LZ_PENALTY_GUARD_PORT"),
         ({"LZ_PENALTY_GUARD_PORT": "many"}, "", "must be a number"),
         ({"LZ_PENALTY_GUARD_ALLOW_HEADER": "maybe"}, "", "true or false"),
+        ({"LZ_PENALTY_GUARD_ROUTES": "abc"}, "", "LZ_PENALTY_GUARD_ROUTES = 'abc': must be routes and .*chat=retry"),
+        ({"LZ_PENALTY_GUARD_ROUTES": "chats=cut"}, "", "LZ_PENALTY_GUARD_ROUTES: chats = 'cut': .*Did you mean chat?"),
+        ({"LZ_PENALTY_GUARD_ROUTES": "chat=stop"}, "", "LZ_PENALTY_GUARD_ROUTES.chat = 'stop': must be "),
         ({}, "prot = 1", "Did you mean port"),
         ({}, "port = [", "cannot be read as TOML"),
         ({}, "x" * 100_000, "longer than"),
@@ -89,10 +94,46 @@ def test_wrong_sources_are_named(tmp_path, environment, text, words):
         read_settings({}, environment, file)
 
 
+def test_the_help_says_for_which_answers_its_lengths_hold():
+    shown = commands.run("guard", "--help").stdout
+    assert "What a loop is in a stream" in shown
+    assert "An answer that does not stream is also examined" in " ".join(shown.split())
+
+
 def test_the_command_says_what_is_wrong():
     done = commands.run("guard", "--upstream", URL, "--min-copies", "1")
     assert (done.returncode, done.stdout) == (2, "")
     assert "min_copies = 1.0: must be a finite number from 3 to 64" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("host", "message"),
+    [
+        ("127.0.0.1", "port {port} is in use on 127.0.0.1: give another --port."),
+        ("localhost", "port {port} is in use on localhost: give another --port."),
+        ("no.such.host.invalid", "host = 'no.such.host.invalid': must be an address or a name of this machine"),
+        ("203.0.113.7", "host = '203.0.113.7': must be an address or a name of this machine"),
+    ],
+)
+def test_where_it_cannot_listen(host, message):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = commands.run("guard", "--upstream", URL, "--host", host, "--port", port)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("lz-penalty: " + message.format(port=port))
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
+def test_port_0_takes_a_free_one_and_the_log_has_it(tmp_path, host):
+    log = tmp_path / "guard.log"
+    with commands.started("guard", "--upstream", URL, "--host", host, "--port", 0, log=log, env={}):
+        for _ in range(600):
+            if log.exists() and "Application startup complete" in log.read_text():
+                break
+            time.sleep(0.05)
+        address = json.loads(log.read_text().splitlines()[0])["address"]
+        assert httpx.get(address + "/health", trust_env=False).json()["status"] == "ok"
 
 
 def test_health_metrics_and_a_graceful_end(tmp_path, upstream):

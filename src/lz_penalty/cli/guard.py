@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 ACTIONS = "What happens in a loop"
-LOOPS = "What a loop is"
+LOOPS = "What a loop is in a stream"
 LIMITS = "Limits"
 
 
@@ -89,7 +89,9 @@ def guard(
         lz-penalty guard --config guard.toml --port 8500
 
     The endpoint must be OpenAI-compatible. Every option is also a variable, such as LZ_PENALTY_GUARD_UPSTREAM, and a name in
-    the file of --config. LZ_PENALTY_GUARD_ROUTES, or `routes` in the file, sets the action of each route.
+    the file of --config. LZ_PENALTY_GUARD_ROUTES, or `routes` in the file, sets the action of each route, such as
+    chat=retry,responses=watch. An answer that does not stream is also examined as by `lz-penalty detect`, for which a shorter
+    loop is enough.
     """
     given = {name: value for name, value in locals().items() if name != "config"}
 

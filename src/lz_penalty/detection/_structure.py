@@ -13,7 +13,7 @@ import numpy as np
 from lz_penalty._checks import integer, real
 from lz_penalty.detection._tandem import MAX_ITEMS, Repetition, make_repetition
 from lz_penalty.detection._tolerant import NearCopies
-from lz_penalty.errors import LZPenaltyError, show
+from lz_penalty.errors import LZPenaltyError, bad_value, show
 
 __all__ = ["STRUCTURE_RULES", "StructuralRun", "StructureDetector", "find_block", "find_structure"]
 
@@ -83,6 +83,8 @@ class StructureDetector:
 
     def push(self, text: str) -> StructuralRun | None:
         """Append text and return the repetition that begins to count in it, or `None`."""
+        if not isinstance(text, str):
+            raise bad_value("text", text, "a str")
         before = self._reader.met
         self._reader.read(_codes(text))
         return None if before else self.current

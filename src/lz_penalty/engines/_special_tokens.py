@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 from lz_penalty._checks import MAX_EXEMPT, MAX_TOKEN_IDS
 from lz_penalty.config import LZPenaltyConfig
+from lz_penalty.errors import bad_value
 from lz_penalty.policy import SECTIONS, Policy, RequestPolicy
 from lz_penalty.policy._vocabulary import text_tokenizer
 
@@ -77,6 +78,10 @@ def _of_tokenizer(tokenizer: Any, inner: Any) -> set[int]:
     """Return the special tokens of a tokenizer, and its markers."""
     if tokenizer is None:
         return set()
+    if not hasattr(inner, "get_added_vocab"):
+        raise bad_value(
+            "tokenizer", tokenizer, "a tokenizer of transformers, such as AutoTokenizer.from_pretrained(...)"
+        )
     templates = "".join(str(getattr(one, "chat_template", None) or "") for one in (tokenizer, inner))
     ids = {token for token in inner.all_special_ids if token is not None and token >= 0}
     for token, token_id in inner.get_added_vocab().items():

@@ -23,6 +23,7 @@ from lz_penalty.policy import POLICY_FIELDS, Asked, RequestPolicy, settings_from
 __all__ = ["VARIABLE", "ServerSettings", "server_settings"]
 
 VARIABLE = "LZ_PENALTY_SERVER"
+EXAMPLE = '{"default": {"lz_preset": "guarded"}}'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +81,7 @@ class ServerSettings:
         lz_penalty.errors.LZPenaltyError: LZ_PENALTY_SERVER: defualt = {'lz_preset': 'guarded'}: unknown field. ...
         """
         try:
-            given = json.loads(text)
-            if not isinstance(given, dict):
-                raise bad_value("the value", given, "a JSON object")
+            given = _parsed(text)
             known = [field.name for field in fields(cls)]
             for key, value in given.items():
                 if key not in known:
@@ -92,7 +91,7 @@ class ServerSettings:
             return cls(**given)
         except RecursionError:
             raise LZPenaltyError(f"{VARIABLE}: nested too deep. Use at most two levels.") from None
-        except ValueError as error:  # an LZPenaltyError, or invalid JSON
+        except LZPenaltyError as error:
             raise LZPenaltyError(f"{VARIABLE}: {error}") from error
 
     def settings_of(self, request: Mapping[str, Any] | None) -> Asked:
@@ -184,6 +183,30 @@ def _configs(asked: Asked) -> list[LZPenaltyConfig]:
     """Return all configs in a request's settings."""
     configs = asked.policy.configs if isinstance(asked, RequestPolicy) else [asked]
     return [config for config in configs if config is not None]
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """Return the JSON object in a text; raise for anything else, and for a key that occurs twice."""
+    allowed = f"a JSON object, such as {EXAMPLE}"
+    try:
+        given = json.loads(text, object_pairs_hook=_without_duplicates)
+    except LZPenaltyError:
+        raise
+    except ValueError as error:
+        raise bad_value("the value", text, allowed, f"It is not JSON: {error}.") from None
+    if not isinstance(given, dict):
+        raise bad_value("the value", text, allowed)
+    return given
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON; raise if a key occurs twice, of which Python would take the last one."""
+    given: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in given:
+            raise LZPenaltyError(f"{shown_name(key)}: occurs twice in one object. Write it once.")
+        given[key] = value
+    return given
 
 
 def _default(given: Any) -> Asked:

@@ -204,6 +204,8 @@ def explain(
 
 def settings_of(config: LZPenaltyConfig) -> dict[str, Any]:
     """Return the settings for `reference.adjustments`: all except `strength` and `include_prompt`."""
+    if not isinstance(config, LZPenaltyConfig):
+        raise bad_value("config", config, "an LZPenaltyConfig, such as LZPenaltyConfig.guarded()")
     left_out = ("strength", "include_prompt")
     return {field.name: getattr(config, field.name) for field in fields(config) if field.name not in left_out}
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 import secrets
+import socket
+import sys
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -16,13 +20,14 @@ from starlette.routing import Route, Router
 
 from lz_penalty import __version__
 from lz_penalty._http import Connection, TooLongError, read_body, refuse
-from lz_penalty.errors import LZPenaltyError
+from lz_penalty.errors import LZPenaltyError, bad_value
 from lz_penalty.guard._again import Plugins
 from lz_penalty.guard._events import route_of
 from lz_penalty.guard._exchange import AbortedError, Exchange, Reply, Services
 from lz_penalty.guard._metrics import JSONLines, Metrics, log
 from lz_penalty.guard._settings import GuardSettings
 from lz_penalty.guard._upstream import ACTION_HEADER, Upstream, UpstreamError, passed_back, passed_on, target_of
+from lz_penalty.guard._watch import warm_up
 
 __all__ = ["create_app", "serve"]
 
@@ -36,9 +41,12 @@ class _ClientLeftError(Exception):
 def create_app(settings: GuardSettings) -> Router:
     """Return the guard as an ASGI app: `/health`, `/metrics`, and everything else from upstream.
 
+    Takes some seconds if Numba has to compile, so that the first answer that is examined does not wait.
+
     Args:
         settings: what the operator sets; `host`, `port`, `max_connections` and `grace_seconds` are the server's.
     """
+    warm_up()
     metrics = Metrics()
     upstream = Upstream(settings)
     proxy = _Proxy(Services(settings, upstream, metrics, Plugins(settings.plugin), asyncio.Lock()))
@@ -243,9 +251,10 @@ class _NoAborts(logging.Filter):
 
 
 def serve(settings: GuardSettings) -> None:
-    """Serve the guard until it is interrupted."""
+    """Serve the guard until it is interrupted. Raises if it cannot listen on its host and port."""
     import uvicorn
 
+    sockets = _listening(settings.host, settings.port)
     handler = logging.StreamHandler()
     handler.setFormatter(JSONLines())
     logging.getLogger().handlers = [handler]  # asyncio and libraries, from warnings on
@@ -254,11 +263,11 @@ def serve(settings: GuardSettings) -> None:
         logger.setLevel(level)
         logger.handlers, logger.propagate = [handler], False
     logging.getLogger("uvicorn.error").addFilter(_NoAborts())
-    log("start", version=__version__, upstream=settings.upstream, action=settings.action)
-    uvicorn.run(
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    address = f"http://{host}:{sockets[0].getsockname()[1]}"
+    log("start", version=__version__, upstream=settings.upstream, action=settings.action, address=address)
+    config = uvicorn.Config(
         create_app(settings),
-        host=settings.host,
-        port=settings.port,
         loop="asyncio",
         http=Connection,
         ws="none",
@@ -272,3 +281,35 @@ def serve(settings: GuardSettings) -> None:
         timeout_keep_alive=30,
         timeout_graceful_shutdown=max(1, round(settings.grace_seconds)),
     )
+    server = uvicorn.Server(config)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run(sockets)
+    if not server.started:
+        sys.exit(3)  # as uvicorn itself; its log says why
+
+
+def _listening(host: str, port: int) -> list[socket.socket]:
+    """Return a socket for each address of a host. Raise if there is none, or if the port cannot be had."""
+    allowed = "an address or a name of this machine, such as 127.0.0.1 or 0.0.0.0"
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError):
+        raise bad_value("host", host, allowed, "It cannot be resolved.") from None
+    sockets = list[socket.socket]()
+    for family, _, _, _, address in dict.fromkeys(found):
+        try:
+            sockets.append(socket.create_server(address, family=family, backlog=2_048))
+        except OSError as error:
+            if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                continue  # `localhost` may have an IPv6 address that the machine does not have
+            for one in sockets:
+                one.close()
+            if error.errno == errno.EADDRINUSE:
+                raise LZPenaltyError(f"port {port} is in use on {host}: give another --port.") from None
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise LZPenaltyError(
+                f"cannot listen on {host}, port {port} ({reason}): give another --host or --port."
+            ) from None
+    if not sockets:
+        raise bad_value("host", host, allowed, "This machine does not have it.")
+    return sockets

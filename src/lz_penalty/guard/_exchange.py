@@ -18,13 +18,12 @@ from lz_penalty.guard._metrics import Metrics
 from lz_penalty.guard._settings import GuardSettings
 from lz_penalty.guard._stream import FIELD, Stream
 from lz_penalty.guard._upstream import Headers, Upstream, UpstreamError, kind_of, passed_back
-from lz_penalty.guard._watch import Verdict
+from lz_penalty.guard._watch import Verdict, is_quick
 from lz_penalty.guard._whole import Whole, examined
 
 __all__ = ["ANSWER_HEADER", "AbortedError", "Exchange", "Reply", "Services"]
 
 ANSWER_HEADER = b"x-lz-guard"
-INLINE = 8_192  # bytes of an answer that is examined without a thread: it takes a few milliseconds
 MAX_PROBE = 65_536  # bytes that are read of the answer to a probe
 
 
@@ -278,7 +277,7 @@ class Exchange:
         return b"".join(parts), None
 
     async def _examined(self, body: bytes) -> Whole | None:
-        if len(body) <= INLINE:
+        if is_quick(len(body)):
             found = examined(self._route, body, self._settings.thresholds)
         else:
             async with self._services.lock:

@@ -66,7 +66,7 @@ def _routes(name: str, value: Any) -> dict[str, str]:
         raise bad_value(name, value, "a table such as {chat = 'retry'}")
     for route in value:
         if route not in ROUTES:
-            raise unknown_field(route, value[route], ROUTES)
+            raise LZPenaltyError(f"{name}: {unknown_field(route, value[route], ROUTES)}")
     return {route: choice(*ACTIONS)(f"{name}.{route}", action) for route, action in value.items()}
 
 
@@ -222,7 +222,9 @@ def _parsed(variable: str, name: str, value: str) -> Any:
     default = {one.name: one.default for one in fields(GuardSettings)}[name]
     if name == "routes":
         pairs = [pair.partition("=") for pair in value.split(",") if pair]
-        return {route.strip(): action.strip() for route, _, action in pairs}
+        if not all(sign for _, sign, _ in pairs):
+            raise bad_value(variable, value, "routes and actions, such as chat=retry,responses=watch")
+        return _routes(variable, {route.strip(): action.strip() for route, _, action in pairs})
     if isinstance(default, bool):
         words = {"true": True, "1": True, "false": False, "0": False}
         if value.lower() not in words:

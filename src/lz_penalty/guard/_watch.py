@@ -12,9 +12,11 @@ from lz_penalty.detection import Repetition, RepetitionDetector
 from lz_penalty.detection._verdict import CAPPED, CRITERIA, FINISHED, Limits
 from lz_penalty.detection._verdict import Verdict as TextVerdict
 
-__all__ = ["Answer", "Part", "Thresholds", "Verdict", "Watch", "examine"]
+__all__ = ["Answer", "Part", "Thresholds", "Verdict", "Watch", "examine", "is_quick", "warm_up"]
 
 MAX_UNIT = 80  # characters of a unit that a verdict shows
+INLINE = 8_192  # bytes or characters that Numba examines within a few milliseconds
+WARM_UP = "Three copies are no loop, but the last 64 characters occur before. "  # so every criterion is computed
 MAX_WATCHES = 64  # of one answer; further choices and tool calls are not watched
 
 _PUNCTUATION = frozenset(" \n.,!?;:'\"-\u2019\u201c\u201d\u2026")
@@ -27,6 +29,7 @@ class Thresholds:
 
     Healthy texts contain long runs too: arrays of zeros, empty forms, equal records. They rarely consist of words alone.
     So a run counts earlier if its unit has only letters, spaces and punctuation marks, and at least 60 % letters.
+    Whole answers are also examined with the criteria of `lz_penalty.detection`, for which a shorter loop is enough.
 
     Args:
         max_period: characters of the longest unit.
@@ -242,6 +245,19 @@ def examine(
     for name in CAPPED if capped else FINISHED:
         found = found or _of_criterion(CRITERIA[name](part.text, Limits()))
     return _of(found, part)
+
+
+def is_quick(size: int) -> bool:
+    """Return whether an answer of this size is examined without a thread. Without Numba, no answer is."""
+    from lz_penalty.detection._runs import COMPILED  # imports Numba
+
+    return COMPILED and size <= INLINE
+
+
+def warm_up() -> None:
+    """Examine short texts, so that Numba is imported and compiles its functions before the first answer waits for them."""
+    for unit in (WARM_UP, WARM_UP + "\u2026"):  # Numba compiles twice: for ASCII and for other texts
+        examine(Part(0, "content", 0, unit * 3), Thresholds(), capped=True)
 
 
 def _of_criterion(found: TextVerdict | None) -> Verdict | None:

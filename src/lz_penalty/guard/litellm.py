@@ -5,13 +5,16 @@ Name `lz_penalty.guard.litellm.loop_guard` in the list `callbacks` of `litellm_s
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 from litellm.integrations.custom_logger import CustomLogger
 
+from lz_penalty.guard._settings import GuardSettings
 from lz_penalty.guard._stream import FIELD
-from lz_penalty.guard._watch import Part, Thresholds, examine
+from lz_penalty.guard._watch import Part, Thresholds, examine, is_quick, warm_up
 from lz_penalty.guard._wrapped import AsyncGuardedStream
 
 __all__ = ["LoopGuard", "loop_guard"]
@@ -27,6 +30,7 @@ class LoopGuard(CustomLogger):
 
     def __init__(self, thresholds: Thresholds | None = None, finish_reason: str = "stop") -> None:
         super().__init__()
+        warm_up()
         self._thresholds = thresholds or Thresholds()
         self._finish_reason = finish_reason
 
@@ -59,20 +63,32 @@ class LoopGuard(CustomLogger):
         return chunk
 
     async def async_post_call_success_hook(self, data: dict[str, Any], user_api_key_dict: Any, response: Any) -> Any:
-        """Cut a whole answer back to the first copy; called by LiteLLM."""
-        for choice in getattr(response, "choices", None) or []:
-            message = getattr(choice, "message", None)
-            owner, name = (message, "content") if message is not None else (choice, "text")
-            text = getattr(owner, name, None)
-            if not isinstance(text, str):
-                continue
+        """Cut a whole answer back to the first copy; called by LiteLLM. A longer one than 4 MiB is passed on."""
+        texts = _texts_of(response)
+        size = sum(len(text) for _, _, _, text in texts)
+        if size > GuardSettings.max_answer:
+            return response
+        for choice, owner, name, text in texts:
             capped = choice.finish_reason == "length"
-            found = examine(Part(choice.index, "content", 0, text), self._thresholds, capped=capped)
+            work = partial(examine, Part(choice.index, "content", 0, text), self._thresholds, capped=capped)
+            found = work() if is_quick(size) else await asyncio.to_thread(work)
             if found is not None:
                 setattr(owner, name, text[: found.first_copy_end])
                 choice.finish_reason = self._finish_reason
                 setattr(response, FIELD, {"action": "cut"} | found.to_json())
         return response
+
+
+def _texts_of(response: Any) -> list[tuple[Any, Any, str, str]]:
+    """Return each choice with the object and the field that contain its text, and the text."""
+    found = []
+    for choice in getattr(response, "choices", None) or []:
+        message = getattr(choice, "message", None)
+        owner, name = (message, "content") if message is not None else (choice, "text")
+        text = getattr(owner, name, None)
+        if isinstance(text, str):
+            found.append((choice, owner, name, text))
+    return found
 
 
 loop_guard = LoopGuard()

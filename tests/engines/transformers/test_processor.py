@@ -5,6 +5,7 @@ import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from transformers import AddedToken, CompileConfig, DynamicCache, GenerationConfig, RepetitionPenaltyLogitsProcessor
@@ -173,6 +174,21 @@ def test_static_cache(model, tokenizer, prompts, truth, compiled):
         torch.compiler.reset()
     assert_same(cut(out[0], len(prompts[1])), want, margins)
     assert bool(graphs) == compiled
+
+
+@pytest.mark.parametrize(
+    ("ids", "scores"),
+    [
+        (torch.tensor([1, 2]), torch.zeros(1, 9)),
+        (np.array([[1, 2]]), torch.zeros(1, 9)),
+        (torch.tensor([[1, 2]]), np.zeros((1, 9))),
+        ([[1, 2]], torch.zeros(1, 9)),
+    ],
+    ids=range(4),
+)
+def test_other_arguments_are_refused(ids, scores):
+    with pytest.raises(LZPenaltyError, match=r"must be torch tensors \[rows, length\] and \[rows, vocab\]"):
+        LZPenaltyLogitsProcessor(LZPenaltyConfig.guarded())(ids, scores)
 
 
 def test_inside_a_compiled_function(tokenizer):

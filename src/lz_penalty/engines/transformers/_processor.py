@@ -76,6 +76,11 @@ class LZPenaltyLogitsProcessor(LogitsProcessor):
         """Return penalised scores `[rows, vocab]` for the contexts `input_ids [rows, length]`."""
         if IN_ANOTHER_VOCABULARY.get():
             return scores
+        if not (isinstance(input_ids, torch.Tensor) and isinstance(scores, torch.Tensor) and input_ids.ndim == 2):
+            given = (f"{type(one).__name__} {list(getattr(one, 'shape', []))}" for one in (input_ids, scores))
+            raise LZPenaltyError(
+                f"input_ids and scores are {' and '.join(given)}: must be torch tensors [rows, length] and [rows, vocab]."
+            )
         penalised = scores.clone()  # in place would corrupt `output_logits`
         apply_lz_penalty_(penalised, input_ids, config=self.config, starts=self._starts(input_ids))
         return penalised
