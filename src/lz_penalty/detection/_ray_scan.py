@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from lz_penalty._checks import integer
-from lz_penalty.detection._records import STDIN, Problem, format_of, read
+from lz_penalty.detection._records import STDIN, Problem, read
 from lz_penalty.detection._verdict import Verdict
 from lz_penalty.detection.scan import Document, Scan, examine
 from lz_penalty.errors import LZPenaltyError
@@ -66,7 +66,7 @@ def _pieces(source: str, settings: Scan, piece_bytes: int) -> list[Piece]:
         size = os.path.getsize(source)
     except OSError:  # the reader reports the problem
         size = 0
-    if size <= piece_bytes or format_of(source, settings.reading.format) != ("jsonl", ""):
+    if size <= piece_bytes or settings.reading.format_of(source) != ("jsonl", ""):
         return [Piece(source, -1, size)]
     return [Piece(source, start, min(piece_bytes, size - start)) for start in range(0, size, piece_bytes)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import re
 import signal
 import zlib
 from collections import deque
@@ -42,6 +43,7 @@ BATCH_BYTES = 2**20  # sent to another process at once
 LONGEST_UNIT = 200  # characters of a unit in results
 JUDGE_CHARACTERS = 16 * 2**20  # in texts that wait for the judge
 JUDGE_WAITING = 4_096  # documents that wait with them
+LIKE_JSON = re.compile(r'\s*\[?\s*\{\s*"')  # an object, or a list of objects
 
 
 def __getattr__(name: str) -> Any:
@@ -112,6 +114,7 @@ class Document:
         capped: whether a limit on tokens cut the text off.
         missed: criteria that were not asked for and would find a loop; `None` if the document was not examined with them.
         text: the text, which is kept for the judge only.
+        like_json: whether a whole file was read as this text because of its name, and begins as JSON does.
     """
 
     source: str
@@ -122,6 +125,7 @@ class Document:
     capped: bool = False
     missed: tuple[str, ...] | None = None
     text: str | None = None
+    like_json: bool = False
 
     @property
     def flagged(self) -> bool:
@@ -155,7 +159,17 @@ def examine(record: Record | Problem, settings: Scan) -> Document | Problem:
     missed = _missed(text, settings) if not verdicts and _is_sampled(text) else None
     keep = settings.keep_text == "all" or (settings.keep_text == "flagged" and bool(verdicts))
     kept = text if keep else None
-    return Document(record.source, record.line, len(text), verdicts, capped=found.capped, missed=missed, text=kept)
+    like_json = record.line is None and settings.reading.format == "auto" and LIKE_JSON.match(text) is not None
+    return Document(
+        record.source,
+        record.line,
+        len(text),
+        verdicts,
+        capped=found.capped,
+        missed=missed,
+        text=kept,
+        like_json=like_json,
+    )
 
 
 def _is_sampled(text: str) -> bool:
