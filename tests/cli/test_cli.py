@@ -120,8 +120,11 @@ BAD = {
     "empty prompt": (("generate", "  "), "the prompt is empty"),
     "missing file": (("generate", "--file", "no-such-file.txt"), "cannot be read"),
     "unknown penalty": (("generate", "Hello", "--penalty", "gaurded"), "Did you mean guarded"),
-    "unknown field": (("generate", "Hello", "--penalty", "guarded,windowsize=4"), "Did you mean lz_window_size"),
-    "NaN strength": (("generate", "Hello", "--penalty", "guarded:nan"), "lz_penalty = nan"),
+    "unknown field": (
+        ("generate", "Hello", "--penalty", "guarded,windowsize=4"),
+        "windowsize = 4: unknown field. Did you mean window_size?",
+    ),
+    "NaN strength": (("generate", "Hello", "--penalty", "guarded:nan"), "lz-penalty: penalty = nan"),
     "strength out of range": (("compare", "paper:101"), "0 to 100"),
     "no number": (("compare", "dry:much"), "must be a number"),
     "baseline out of range": (("compare", "repetition:-1"), "repetition"),
