@@ -57,7 +57,7 @@ def test_generate_streams_text(tmp_path):
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.rstrip().endswith(f"Answer: {problem.answer}")
     file = tmp_path / "prompt.txt"
-    file.write_text(prompt)
+    file.write_text(prompt + "\n")
     again = run("generate", "--file", str(file), "--penalty", "failsafe")
     assert again.stdout == shown.stdout
     sampled = run("generate", prompt, "-p", "guarded:0.3,window_size=64", "--temperature", "0.8", "-n", "20")
@@ -118,7 +118,8 @@ def test_compare_on_prompts_of_ones_own(tmp_path):
 BAD = {
     "missing model": (("generate", "Hello", "--model", "no/such/model"), "cannot be loaded"),
     "empty prompt": (("generate", "  "), "the prompt is empty"),
-    "missing file": (("generate", "--file", "no-such-file.txt"), "cannot be read"),
+    "missing file": (("generate", "--file", "no-such-file.txt"), "--file no-such-file.txt: file not found."),
+    "a folder for a text": (("generate", "--file", "."), "--file .: cannot be read (Is a directory)."),
     "unknown penalty": (("generate", "Hello", "--penalty", "gaurded"), "Did you mean guarded"),
     "unknown field": (
         ("generate", "Hello", "--penalty", "guarded,windowsize=4"),
