@@ -116,7 +116,7 @@ def test_compare_on_prompts_of_ones_own(tmp_path):
 
 
 BAD = {
-    "missing model": (("generate", "Hello", "--model", "no/such/model"), "cannot be loaded"),
+    "missing model": (("generate", "Hello", "--model", "no/such/model"), "no such folder or file"),
     "empty prompt": (("generate", "  "), "the prompt is empty"),
     "missing file": (("generate", "--file", "no-such-file.txt"), "--file no-such-file.txt: file not found."),
     "a folder for a text": (("generate", "--file", "."), "--file .: cannot be read (Is a directory)."),

@@ -270,7 +270,7 @@ def test_json_is_the_library(tokenizer):
         ((" ",), "the text is empty"),
         ((b"text \xff",), "not UTF-8 from character 6"),
         (("text", "--file", "text.txt"), "given twice"),
-        (("text", "--model", "no/such/model"), "cannot be loaded"),
+        (("text", "--model", "no/such/model"), "no such folder or file"),
         (("text", "--at", "100"), "tokens"),
         (("text", "--run", "none"), "--run: needs --html"),
         (("text", "--recording", "run.json"), "--recording: needs --html"),
