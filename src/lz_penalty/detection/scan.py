@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import os
 import re
 import signal
 import zlib
@@ -18,7 +19,7 @@ from lz_penalty.detection._records import Problem, Reading, Record, decode, read
 from lz_penalty.detection._tandem import MAX_ITEMS
 from lz_penalty.detection._verdict import CAPPED, CRITERIA, FINISHED, Limits, Verdict, dual
 from lz_penalty.detection.judge import Judge, Judgement
-from lz_penalty.errors import LZPenaltyError
+from lz_penalty.errors import LZPenaltyError, bad_value, show
 
 if TYPE_CHECKING:
     from lz_penalty.detection._ray_scan import scan_ray
@@ -73,6 +74,8 @@ class Scan:
     keep_text: str = "none"
 
     def __post_init__(self) -> None:
+        if isinstance(self.criteria, str):
+            raise bad_value("criteria", self.criteria, f"a tuple of names, such as ({show(self.criteria)},)")
         for name in self.names:
             choice(*CRITERIA)("criterion", name)
         if self.limits.min_copies is not None:
@@ -183,8 +186,19 @@ def _missed(text: str, settings: Scan) -> tuple[str, ...]:
     return tuple(name for name in others if CRITERIA[name](text[-SAMPLE_CHARACTERS:], Limits()))
 
 
+def paths(sources: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
+    """Return the paths as strings; raise if this is one path, whose characters would be read as names of files."""
+    if isinstance(sources, (str, os.PathLike)):
+        raise bad_value("sources", sources, f"a list of paths, such as [{show(os.fspath(sources))}]")
+    return map(os.fspath, sources)
+
+
 def scan(
-    sources: Iterable[str], settings: Scan, *, workers: int = 1, tick: Callable[[int], Any] | None = None
+    sources: Iterable[str | os.PathLike[str]],
+    settings: Scan,
+    *,
+    workers: int = 1,
+    tick: Callable[[int], Any] | None = None,
 ) -> Iterator[Document | Problem]:
     """Yield every document of the files with its verdicts, in order.
 
@@ -195,7 +209,7 @@ def scan(
         tick: called with the number of bytes read since the last call.
     """
     integer(1, 1_024)("workers", workers)
-    records = chain.from_iterable(read(source, settings.reading, tick=tick) for source in sources)
+    records = chain.from_iterable(read(source, settings.reading, tick=tick) for source in paths(sources))
     if workers == 1:
         return (examine(record, settings) for record in records)
     return _in_processes(records, settings, workers)
