@@ -71,6 +71,7 @@ def test_compare_goes_on_from_its_file(tmp_path):
     small = ("--prompts", count, "--tokens", tokens, *few, "--out", out, "--json")
     first = run("compare", "none", "guarded", *small)
     assert first.returncode == 0, first.stderr
+    assert len(first.stderr.splitlines()) == 1  # how prompts are given, and no progress bar
     rows = {row["penalty"]: row for row in json.loads(first.stdout)}
     assert all(one["cost"]["mean"] == one["lost"] == 0 for one in rows["none"]["harm"]["texts"])
     assert rows["guarded"]["loops"] <= rows["none"]["loops"]

@@ -59,6 +59,9 @@ def test_a_command_takes_the_file(file):
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout == run("generate", TEXT, "--tokens", "8", "--penalty", "none").stdout
     assert "it/s" not in shown.stderr
+    assert shown.stderr.splitlines()[0] == f"loading {file} ..."
+    missing = run("generate", TEXT, "--model", file.with_name("missing.gguf"))
+    assert len(missing.stderr.splitlines()) == 1
 
 
 def test_files_that_cannot_be_loaded(file, tmp_path):

@@ -10,7 +10,7 @@ import typer
 from lz_penalty._checks import real
 from lz_penalty.cli.interrupts import keeps
 from lz_penalty.cli.options import CHAT, DEVICE, FILE, MODEL, text_of
-from lz_penalty.cli.output import say_chat
+from lz_penalty.cli.output import say_chat, say_loading
 
 
 def generate(
@@ -54,6 +54,7 @@ def generate(
 
     chosen = named(penalty)
     prompt = text_of("prompt", prompt, file)
+    say_loading(model)
     loaded = load(model, device)
     chat = use_chat(model, loaded.tokenizer, chat)
     say_chat(model, loaded.tokenizer, chat)
