@@ -34,6 +34,8 @@ def test_the_fields_of_dry_arrive(tokenizer):
             "guarded,window=5",
             r"^window = 5: unknown field\. Did you mean window_size\? Known: penalty, preset, window_size",
         ),
+        ("", "^penalty '': unknown. Known: none, paper"),
+        ("Guarded", "Did you mean guarded"),
         ("guarded,=5", "^ = 5: unknown field"),
         ("guarded,foo=lz_x", "^foo = 'lz_x': unknown field"),
         ("guarded,escalation=true", "^escalation = True: must be"),

@@ -190,7 +190,7 @@ def paths(sources: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
     """Return the paths as strings; raise if this is one path, whose characters would be read as names of files."""
     if isinstance(sources, (str, os.PathLike)):
         raise bad_value("sources", sources, f"a list of paths, such as [{show(os.fspath(sources))}]")
-    return map(os.fspath, sources)
+    return (os.fspath(source) for source in sources)
 
 
 def scan(

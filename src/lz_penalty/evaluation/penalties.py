@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lz_penalty.config import PRESETS, LZPenaltyConfig
-from lz_penalty.errors import LZPenaltyError, bad_value, closest, show, unknown_field
+from lz_penalty.errors import LZPenaltyError, bad_value, did_you_mean, show, unknown_field
 from lz_penalty.policy import Policy, RequestPolicy, settings_from_request
 
 __all__ = ["POLICY", "Penalty", "family", "is_lz", "penalty", "strength"]
@@ -83,9 +83,7 @@ def penalty(name: str) -> Penalty:
 
     known = ["none", *PRESETS, POLICY, *BASELINES]
     if kind not in BASELINES:
-        raise LZPenaltyError(
-            f"penalty {show(name)}: unknown. Did you mean {closest(kind, known)}? Known: {', '.join(known)}."
-        )
+        raise LZPenaltyError(f"penalty {show(name)}: unknown.{did_you_mean(kind, known)} Known: {', '.join(known)}.")
     if fields and kind != "dry":
         raise LZPenaltyError(f"penalty {show(name)}: {kind} takes a value alone, such as {kind}:{BASELINES[kind]}.")
     return _baseline(name, kind, value, fields)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lz_penalty import bundled_model
-from lz_penalty.errors import LZPenaltyError
+from lz_penalty.errors import LZPenaltyError, did_you_mean
 
 __all__ = ["BUNDLED", "SMOLLM2", "Source", "gguf_problem", "not_loaded", "set_ends", "smollm2_file", "source"]
 
@@ -62,9 +61,9 @@ def source(name: str, tokenizer_only: bool = False) -> Source:
         )
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise LZPenaltyError(f"model {name!r}: no such folder or file.")
-    near = difflib.get_close_matches(name.lower(), KNOWN, n=1)
+    near = did_you_mean(name, KNOWN)
     if near and "/" not in name:
-        raise LZPenaltyError(f"model {name!r}: unknown. Did you mean {near[0]}? Allowed: {', '.join(KNOWN)}, {OTHERS}.")
+        raise LZPenaltyError(f"model {name!r}: unknown.{near} Allowed: {', '.join(KNOWN)}, {OTHERS}.")
     return Source(name, {})
 
 
