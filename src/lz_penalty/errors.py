@@ -31,14 +31,15 @@ def show(value: Any, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-def closest(name: Any, known: Iterable[str]) -> str:
-    """Return the known name that is most similar to the first characters of the given name.
+def did_you_mean(name: Any, known: Iterable[str]) -> str:
+    """Return the question whether the most similar known name was meant; empty if none is similar.
 
-    >>> closest("lz_windowsize", ["lz_penalty", "lz_window_size"])
-    'lz_window_size'
+    >>> did_you_mean("lz_windowsize", ["lz_penalty", "lz_window_size"]), did_you_mean("x", ["lz_penalty"])
+    (' Did you mean lz_window_size?', '')
     """
-    begin = name[:_MAX_NAME] if isinstance(name, str) else show(name)
-    return difflib.get_close_matches(begin, known, n=1, cutoff=0.0)[0]
+    begin = name[:_MAX_NAME].lower() if isinstance(name, str) else show(name)
+    near = difflib.get_close_matches(begin, known, n=1)
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 def unknown_field(key: Any, value: Any, known: Iterable[str]) -> LZPenaltyError:
@@ -49,7 +50,7 @@ def unknown_field(key: Any, value: Any, known: Iterable[str]) -> LZPenaltyError:
     """
     known = list(known)
     return LZPenaltyError(
-        f"{shown_name(key)} = {show(value)}: unknown field. Did you mean {closest(key, known)}? Known: {', '.join(known)}."
+        f"{shown_name(key)} = {show(value)}: unknown field.{did_you_mean(key, known)} Known: {', '.join(known)}."
     )
 
 

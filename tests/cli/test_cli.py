@@ -57,7 +57,7 @@ def test_generate_streams_text(tmp_path):
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.rstrip().endswith(f"Answer: {problem.answer}")
     file = tmp_path / "prompt.txt"
-    file.write_text(prompt)
+    file.write_text(prompt + "\n")
     again = run("generate", "--file", str(file), "--penalty", "failsafe")
     assert again.stdout == shown.stdout
     sampled = run("generate", prompt, "-p", "guarded:0.3,window_size=64", "--temperature", "0.8", "-n", "20")
@@ -71,6 +71,7 @@ def test_compare_goes_on_from_its_file(tmp_path):
     small = ("--prompts", count, "--tokens", tokens, *few, "--out", out, "--json")
     first = run("compare", "none", "guarded", *small)
     assert first.returncode == 0, first.stderr
+    assert len(first.stderr.splitlines()) == 1  # how prompts are given, and no progress bar
     rows = {row["penalty"]: row for row in json.loads(first.stdout)}
     assert all(one["cost"]["mean"] == one["lost"] == 0 for one in rows["none"]["harm"]["texts"])
     assert rows["guarded"]["loops"] <= rows["none"]["loops"]
@@ -116,12 +117,16 @@ def test_compare_on_prompts_of_ones_own(tmp_path):
 
 
 BAD = {
-    "missing model": (("generate", "Hello", "--model", "no/such/model"), "cannot be loaded"),
+    "missing model": (("generate", "Hello", "--model", "no/such/model"), "no such folder or file"),
     "empty prompt": (("generate", "  "), "the prompt is empty"),
-    "missing file": (("generate", "--file", "no-such-file.txt"), "cannot be read"),
+    "missing file": (("generate", "--file", "no-such-file.txt"), "--file no-such-file.txt: file not found."),
+    "a folder for a text": (("generate", "--file", "."), "--file .: cannot be read (Is a directory)."),
     "unknown penalty": (("generate", "Hello", "--penalty", "gaurded"), "Did you mean guarded"),
-    "unknown field": (("generate", "Hello", "--penalty", "guarded,windowsize=4"), "Did you mean lz_window_size"),
-    "NaN strength": (("generate", "Hello", "--penalty", "guarded:nan"), "lz_penalty = nan"),
+    "unknown field": (
+        ("generate", "Hello", "--penalty", "guarded,windowsize=4"),
+        "windowsize = 4: unknown field. Did you mean window_size?",
+    ),
+    "NaN strength": (("generate", "Hello", "--penalty", "guarded:nan"), "lz-penalty: penalty = nan"),
     "strength out of range": (("compare", "paper:101"), "0 to 100"),
     "no number": (("compare", "dry:much"), "must be a number"),
     "baseline out of range": (("compare", "repetition:-1"), "repetition"),

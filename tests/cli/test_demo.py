@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from lz_penalty.cli import app
 from lz_penalty.cli.demo import PROMPTS
 from lz_penalty.evaluation import loading
+from lz_penalty.explain import _sources
 from tests.support.commands import run
 
 BUNDLED = ("demo", "--model", "bundled")
@@ -59,13 +60,14 @@ def test_with_smollm2_it_asks_a_question(monkeypatch):
     loaded = loading.load("bundled", "cpu")
     monkeypatch.setattr(loading, "smollm2_problem", lambda: None)
     monkeypatch.setattr(loading, "load", lambda name, device: loaded)
+    monkeypatch.setattr(_sources, "source", lambda name, **_: _sources.Source(name, {"gguf_file": "model.gguf"}))
     shown = CliRunner().invoke(app, ["demo", "--tokens", "1", "--json"])
     data = json.loads(shown.stdout)
     assert (data["model"], data["chat"], data["prompt"]) == ("smollm2", True, PROMPTS[0])
-    assert shown.stderr.startswith("smollm2: prompts are in the model's chat template (--no-chat")
+    assert shown.stderr.startswith("loading smollm2 ...\nsmollm2: prompts are in the model's chat template (--no-chat")
     plain = CliRunner().invoke(app, ["demo", "--tokens", "1", "--json", "--no-chat"])
     assert json.loads(plain.stdout)["chat"] is False
-    assert plain.stderr.startswith("smollm2: prompts are plain text (--chat")
+    assert plain.stderr.startswith("loading smollm2 ...\nsmollm2: prompts are plain text (--chat")
     own = json.loads(CliRunner().invoke(app, ["demo", "--text", "What is 2 + 3?", "--json"]).stdout)
     assert own["prompt"] == "What is 2 + 3?"
     assert all(one["ended"] for one in own["continuations"])

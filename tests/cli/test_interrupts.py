@@ -10,7 +10,10 @@ import time
 from contextlib import contextmanager, suppress
 
 import pytest
+from typer.testing import CliRunner
 
+from lz_penalty.cli import app
+from lz_penalty.evaluation import generation
 from tests.support import ROOT, quick_or_deep
 
 DEADLINE = 240  # seconds; the machine may be busy
@@ -117,6 +120,19 @@ def test_commands_that_keep_nothing_say_so(tmp_path, arguments):
     assert last.startswith("lz-penalty: interrupted. ")
     assert "othing" in last
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["", "Once upon "])
+def test_generate_says_whether_there_is_text(monkeypatch, text):
+    def decode(*_, streamer, **__):
+        streamer.on_finalized_text(text)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(generation, "decode", decode)
+    done = CliRunner().invoke(app, ["generate", "Once"])
+    assert done.exit_code == 130
+    said = "The text so far is above. Nothing else was kept." if text else "Nothing was written yet. Begin again with: "
+    assert f"interrupted. {said}" in done.stderr
 
 
 def test_a_server_says_that_it_has_stopped(tmp_path):

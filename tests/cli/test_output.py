@@ -119,7 +119,7 @@ def test_replay_cuts_nothing(columns, monkeypatch, capsys):
     summary.replayed = summary.counted = summary.checked = 1_000
     for side in (summary.without, summary.with_penalty):
         side.loops, side.wasted, side.tokens, side.right = 123, 1_234_567, 12_345_678, 789
-    _show(summary)
+    _show(summary, checked=True)
     shown = capsys.readouterr().out
     assert "…" not in shown
     assert max(map(len, shown.splitlines())) <= columns

@@ -48,11 +48,11 @@ def test_a_sweep(tmp_path, text):
 
 @pytest.mark.parametrize("name", ["x" * 1_000_000, "guardedd", 10**5000], ids=range(3))
 def test_the_name_of_a_penalty(name):
-    with pytest.raises(LZPenaltyError, match="Did you mean") as error:
+    with pytest.raises(LZPenaltyError, match=r"unknown penalty\. Known:") as error:
         baseline(name)
     assert len(str(error.value)) < 700
     if isinstance(name, str):
-        with pytest.raises(LZPenaltyError, match="Did you mean"):
+        with pytest.raises(LZPenaltyError, match=r"unknown.*Known:"):
             penalty(name)
 
 

@@ -82,6 +82,25 @@ def test_standard_input(folder):
     assert "-: is empty." in run("-").stderr
 
 
+def test_a_field_means_json_lines(folder):
+    (folder / "some.json").write_bytes(lines(FINE, LOOP, field="response"))
+    whole = run(folder / "some.json", folder / "some.json", "--fail-if-any")
+    assert whole.returncode == 0
+    assert len(whole.stderr.splitlines()) == 1
+    assert "some.json was read as one text, and begins as JSON does. If it has JSON lines, add --field" in whole.stderr
+    assert run(folder / "some.json", "--format", "text").stderr == ""
+    asked = ("--field", "response", "--fail-if-any")
+    assert summary(folder / "some.json", *asked, code=1)["documents"] == 2
+    found = summary("-", *asked, code=1, stdin=(folder / "some.json").read_bytes())
+    assert (found["documents"], found["flagged"]) == (2, 1)
+
+
+@pytest.mark.parametrize("text", ["[Verse 1]\nNo", "{\\bf bold} text", '"quoted"'])
+def test_other_texts_get_no_hint(folder, text):
+    (folder / "text").write_text(text)
+    assert run(folder / "text").stderr == ""
+
+
 def test_the_field_may_lie_deep(folder):
     rows = [{"choices": [{"message": {"content": text}}]} for text in (FINE, LOOP)]
     (folder / "deep.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -342,6 +361,10 @@ BAD = {
     "NaN copies": (("--min-copies", "nan"), "min_copies = nan"),
     "no length": (("--min-length", "0"), "min_length = 0"),
     "unknown format": (("--format", "csv"), "format = 'csv'"),
+    "a field of a text": (
+        ("--format", "text", "--field", "text"),
+        "field = 'text': a file of the format text has no fields",
+    ),
     "empty field": (("--field", "a..b"), "field = 'a..b'"),
     "two signs": (("--field", "a.--1"), "field = 'a.--1': must be names and numbers separated by dots"),
     "record too large": (("--max-record", 2**40), "max_record"),

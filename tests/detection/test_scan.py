@@ -19,12 +19,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lz_penalty import LZPenaltyError
 from lz_penalty.detection import _parquet_headers as parquet_headers
 from lz_penalty.detection import _parquet_rows as parquet_rows
 from lz_penalty.detection._records import Record, decode, read
 from lz_penalty.detection._substrings import paper20
 from lz_penalty.detection._verdict import CRITERIA
-from lz_penalty.detection.scan import Document, Limits, Problem, Reading, Scan, scan
+from lz_penalty.detection.scan import Document, Limits, Problem, Reading, Scan, scan, scan_ray
 from tests.support import quick_or_deep
 from tests.support.documents import BROKEN, COMPRESS, FINE, LOOP, fill, lines, write_broken
 
@@ -129,6 +130,20 @@ def test_criteria_depend_on_the_end_of_the_text(tmp_path):
     (plain,) = scan([str(tmp_path / "x.txt")], Scan())
     (cut,) = scan([str(tmp_path / "x.txt")], Scan(reading=Reading(capped=True)))
     assert (plain.flagged, cut.flagged) == (False, True)
+
+
+def test_paths_and_names_are_lists(tmp_path):
+    (tmp_path / "x.jsonl").write_bytes(lines(LOOP))
+    (document,) = scan([tmp_path / "x.jsonl"], Scan())
+    assert (document.source, document.flagged) == (str(tmp_path / "x.jsonl"), True)
+    for one in (str(tmp_path / "x.jsonl"), tmp_path / "x.jsonl"):
+        for start in (scan, scan_ray):
+            with pytest.raises(LZPenaltyError, match=r"sources = .*: must be a list of paths, such as \['/.*\]\.$"):
+                start(one, Scan())
+    with pytest.raises(
+        LZPenaltyError, match=r"criteria = 'tandem': must be a tuple of names, such as \('tandem',\)\.$"
+    ):
+        Scan(criteria="tandem")
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path):

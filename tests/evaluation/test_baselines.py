@@ -259,7 +259,7 @@ def test_values_and_settings_arrive():
 @pytest.mark.parametrize(
     ("name", "value", "options", "message"),
     [
-        ("repitition", None, {}, r"'repitition'.*Did you mean 'repetition'\?.*no-repeat-ngram"),
+        ("repitition", None, {}, r"'repitition'.*Did you mean repetition\?.*no-repeat-ngram"),
         ("DRY", None, {}, "'DRY'"),
         (None, None, {}, "None: unknown penalty"),
         ("repetition", 0, {}, "repetition = 0: must be a finite number from 0.01 to 100"),

@@ -182,6 +182,7 @@ def test_the_command(tmp_path):
     options = ["--texts", "1", "--part", "publish", "--tasks", "1", "--json", "--out", out]
     done = run("cost", "none", ungated(), *options)
     assert done.returncode == 0, done.stderr
+    assert len(done.stderr.splitlines()) <= 1  # how prompts are given, and no progress bar
     none, other = json.loads(done.stdout)
     assert [one["kind"] for one in none["texts"]] == ["prose", "code", "json", "markdown"]
     assert all(one["cost"] == {"mean": 0, "low": 0, "high": 0} and one["lost"] == 0 for one in none["texts"])

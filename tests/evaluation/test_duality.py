@@ -188,7 +188,7 @@ def test_rows_add_up(loaded):
 def test_the_command(tmp_path):
     out = tmp_path / "duality.json"
     done = run("duality", "--passages", 1, "--characters", 60, "-p", "paper", "--json", "--out", out)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
     rows = json.loads(done.stdout)
     assert rows == json.loads(out.read_text())["results"]
     assert [row["decoded"] for row in rows].count(True) == 5

@@ -59,6 +59,9 @@ def test_a_command_takes_the_file(file):
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout == run("generate", TEXT, "--tokens", "8", "--penalty", "none").stdout
     assert "it/s" not in shown.stderr
+    assert shown.stderr.splitlines()[0] == f"loading {file} ..."
+    missing = run("generate", TEXT, "--model", file.with_name("missing.gguf"))
+    assert len(missing.stderr.splitlines()) == 1
 
 
 def test_files_that_cannot_be_loaded(file, tmp_path):
@@ -73,7 +76,7 @@ def test_files_that_cannot_be_loaded(file, tmp_path):
     reasons = {
         tmp_path / "missing.gguf": "cannot be read (No such file or directory).",
         other: "this is not a GGUF file: it does not begin with the letters GGUF.",
-        cut: "cannot be loaded: ",
+        cut: "this GGUF file is incomplete or damaged. Download or copy it again.",
         foreign: "cannot be loaded: ",
     }
     for path, reason in reasons.items():
@@ -85,6 +88,44 @@ def test_files_that_cannot_be_loaded(file, tmp_path):
             assert "\n" not in str(caught.value)
     with pytest.raises(LZPenaltyError, match="nonsense"):
         load(str(foreign))
+
+
+def test_names_that_are_no_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.txt").write_text("no model")
+    reasons = {
+        "./gone": "no such folder or file.",
+        "~/gone": "no such folder or file.",
+        "no/such/model": "no such folder or file.",
+        "empty": "this folder has no config.json.",
+        "~/empty": "this folder has no config.json.",
+        "text.txt": "this file is not a model",
+        "smollm": "unknown. Did you mean smollm2? Allowed: bundled, smollm2, a GGUF file",
+        "Bundled": "unknown. Did you mean bundled?",
+    }
+    for name, reason in reasons.items():
+        for read in (load, load_tokenizer):
+            with pytest.raises(LZPenaltyError) as caught:
+                read(name)
+            assert f"model {name!r}: {reason}" in str(caught.value)
+
+
+def test_a_tokenizer_needs_no_model(tmp_path):
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((bundled_model.path() / name).read_bytes())
+    assert load_tokenizer(str(tmp_path)).encode(TEXT) == load_tokenizer(BUNDLED).encode(TEXT)
+    with pytest.raises(LZPenaltyError, match=r"this folder has no config\.json"):
+        load(str(tmp_path))
+
+
+def test_a_reason_ends_with_its_sentence(tmp_path):
+    (tmp_path / "config.json").write_bytes((bundled_model.path() / "config.json").read_bytes())
+    with pytest.raises(
+        LZPenaltyError, match=r"cannot be loaded: Couldn't instantiate .* one of: \(1\).* and convert\.$"
+    ):
+        load(str(tmp_path))
 
 
 def test_without_the_package_it_says_what_to_install(file, monkeypatch):

@@ -30,8 +30,18 @@ def test_the_fields_of_dry_arrive(tokenizer):
         ("dry:101", "dry = 101"),
         ("no-repeat-ngram:4,base=2", "no-repeat-ngram takes a value alone"),
         ("no-repeat-ngram:0", "no-repeat-ngram = 0"),
-        ("policy,code=off", "lz_code = 'off': must be one of"),
-        ("policy,min_match_length=3", "lz_min_match_length = 3: cannot be given together with lz_policy"),
+        (
+            "guarded,window=5",
+            r"^window = 5: unknown field\. Did you mean window_size\? Known: penalty, preset, window_size",
+        ),
+        ("", "^penalty '': unknown. Known: none, paper"),
+        ("Guarded", "Did you mean guarded"),
+        ("guarded,=5", "^ = 5: unknown field"),
+        ("guarded,foo=lz_x", "^foo = 'lz_x': unknown field"),
+        ("guarded,escalation=true", "^escalation = True: must be"),
+        ("guarded,gate_low=0.9", r"^gate_low = 0\.9: must be below gate_high"),
+        ("policy,code=off", "^code = 'off': must be one of"),
+        ("policy,min_match_length=3", "^min_match_length = 3: cannot be given together with policy"),
         ("policy,stop_copies=20", "a ladder and shadow mode are not penalties"),
         ("policy,code", "'code' must be FIELD=VALUE, such as code=failsafe"),
     ],
@@ -39,6 +49,24 @@ def test_the_fields_of_dry_arrive(tokenizer):
 def test_bad_names_are_refused(name, message):
     with pytest.raises(LZPenaltyError, match=message):
         penalty(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "same"),
+    [
+        ("guarded,lz_window_size=64", "guarded,window_size=64"),
+        (" guarded : 0.3 , window_size = 64 ", "guarded:0.3,window_size=64"),
+        (
+            "guarded,include_prompt=True,gate_low=none,gate_high=none",
+            "guarded,include_prompt=1,gate_low=none,gate_high=none",
+        ),
+        ("paper,include_prompt=false", "paper,include_prompt=0"),
+        ("policy,lz_code=failsafe", "policy,code=failsafe"),
+    ],
+)
+def test_names_as_people_write_them(name, same):
+    assert penalty(name).config == penalty(same).config
+    assert penalty(name).lz_fields == penalty(same).lz_fields
 
 
 # ---------------------------------------------------------------- requests

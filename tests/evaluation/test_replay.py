@@ -242,6 +242,19 @@ def test_every_count(tmp_path):
     assert "1 requests sample" in shown.stdout
 
 
+def test_expected_answers_that_no_line_has(tmp_path):
+    lines = [chat("x") | {"answer": "4"}, b"no JSON", {"body": chat("y")}]
+    log = stored(tmp_path, *lines)
+    with serve(echo) as server:
+        with pytest.raises(
+            LZPenaltyError, match=r"'anwser': 0 of 2 .* \(its fields: model, messages, temperature, answer\)"
+        ):
+            replay(log, server.url, "--expected", "anwser")
+        assert not server.requests
+        done = replay(log, server.url, "--expected", "body.model", "--compare", "number")
+    assert "0 answers could be checked: the others have nothing to compare with" in done.stdout
+
+
 def test_reasoning_and_tool_calls_are_part_of_the_answer(tmp_path):
     loop = "and so on " * 40
 

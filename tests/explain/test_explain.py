@@ -240,6 +240,15 @@ def test_the_terminal_obeys_nothing_in_the_text(tmp_path):
     assert "[bold red]two\\x1b[31m\\x07" in shown.stdout
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_the_last_line_end_of_a_file_is_no_token(tmp_path, end):
+    (tmp_path / "text.txt").write_bytes(f"{LOOP}{end}".encode())
+    shown = run("--file", tmp_path / "text.txt", "--json")
+    assert shown.stdout == run(LOOP, "--json").stdout != ""
+    (tmp_path / "text.txt").write_bytes(f"{LOOP}{end}{end}".encode())
+    assert run("--file", tmp_path / "text.txt", "--json").stdout != shown.stdout
+
+
 def test_json_is_the_library(tokenizer):
     shown = run(LOOP, "--json", "--sequence", "--at", "20", "--penalty", "paper:0.3,window_size=64,buffer_size=4")
     told = json.loads(shown.stdout)
@@ -263,7 +272,7 @@ def test_json_is_the_library(tokenizer):
         ((" ",), "the text is empty"),
         ((b"text \xff",), "not UTF-8 from character 6"),
         (("text", "--file", "text.txt"), "given twice"),
-        (("text", "--model", "no/such/model"), "cannot be loaded"),
+        (("text", "--model", "no/such/model"), "no such folder or file"),
         (("text", "--at", "100"), "tokens"),
         (("text", "--run", "none"), "--run: needs --html"),
         (("text", "--recording", "run.json"), "--recording: needs --html"),

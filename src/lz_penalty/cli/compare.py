@@ -15,7 +15,7 @@ from lz_penalty._files import check_output
 from lz_penalty.cli.harm_table import harm_table
 from lz_penalty.cli.interrupts import again, keeps
 from lz_penalty.cli.options import ABOUT_OUTPUT, CHAT, DEVICE, DTYPE, JSON, MODEL, PART, TEXTS
-from lz_penalty.cli.output import number_table, say_chat
+from lz_penalty.cli.output import number_table, say_chat, say_loading
 
 if TYPE_CHECKING:
     from lz_penalty.evaluation.compare import Result
@@ -70,6 +70,8 @@ def compare(
     The model always writes the most probable token. degenerate: a unit occurs 20 times or more in a row (the paper's
     threshold). loops: 5 times or more, in 60 tokens or more. near-loops: less than half of the 4-grams are different. hit
     the cap: the model did not end by itself. A second table shows harm, as `lz-penalty cost` does.
+
+    On a CPU, the default amounts take long: give fewer --prompts, --tokens and --texts, as the first example does.
     """
     keeps(
         f"{out} contains the penalties that were finished. Go on with: {again()}"
@@ -92,14 +94,16 @@ def compare(
 
     if problems is None:
         problems = BUNDLED_PROBLEMS if model == BUNDLED else 0
+    say_loading(model)
     loaded = load(model, device, dtype)
     chat = use_chat(model, loaded.tokenizer, chat)
     say_chat(model, loaded.tokenizer, chat)
     may_end = chat if may_end is None else may_end
     settings = {"tasks": tasks, "problems": problems, "chat": chat, "may_end": may_end, "dtype": dtype}
     plan, material = comparison.plan_for(model, asked, given, new_tokens=tokens, **settings)
-    error = Console(stderr=True)
-    with Progress(*Progress.get_default_columns()[:-1], TimeRemainingColumn(), console=error) as progress:
+    screen = Console(stderr=True)
+    columns = (*Progress.get_default_columns()[:-1], TimeRemainingColumn())
+    with Progress(*columns, console=screen, disable=not screen.is_terminal) as progress:
         task = progress.add_task("", total=plan.steps * len(chosen))
 
         def tick(name: str, count: int) -> None:

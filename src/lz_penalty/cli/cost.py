@@ -15,7 +15,7 @@ from lz_penalty._files import check_output
 from lz_penalty.cli.harm_table import harm_table
 from lz_penalty.cli.interrupts import again, keeps
 from lz_penalty.cli.options import ABOUT_OUTPUT, CHAT, DEVICE, DTYPE, JSON, MODEL, PART, TEXTS
-from lz_penalty.cli.output import say_chat
+from lz_penalty.cli.output import say_chat, say_loading
 
 DEFAULT = "none repetition:1.2 frequency:0.3 dry:0.8 sglang paper guarded guarded,include_prompt=1 failsafe"
 
@@ -64,13 +64,15 @@ def cost(
     from lz_penalty.evaluation.prompting import use_chat
     from lz_penalty.evaluation.results_file import write_results
 
+    say_loading(model)
     loaded = load(model, device, dtype)
     chat = use_chat(model, loaded.tokenizer, chat)
     if tasks:
         say_chat(model, loaded.tokenizer, chat)
     plan, material = plan_for(model, None, given, tasks=tasks, chat=chat, dtype=dtype)
     asked = copy_tasks(tasks, plan.seed) if tasks else []
-    with Progress(console=Console(stderr=True)) as progress:
+    screen = Console(stderr=True)
+    with Progress(console=screen, disable=not screen.is_terminal) as progress:
         tick = functools.partial(progress.advance, progress.add_task("", total=plan.steps))
         harms = measure_harm(loaded, chosen, material.texts, asked, chat=chat, tick=tick)
     results = [harm.to_dict() for harm in harms]

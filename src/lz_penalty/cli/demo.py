@@ -16,7 +16,7 @@ from rich.text import Text
 from lz_penalty._files import check_output, write_file
 from lz_penalty.cli.interrupts import again, keeps
 from lz_penalty.cli.options import ABOUT_MODEL, ABOUT_OUTPUT, CHAT, DEVICE, JSON, MODELS, text_of
-from lz_penalty.cli.output import has_colour, say_chat
+from lz_penalty.cli.output import has_colour, say_chat, say_loading
 from lz_penalty.errors import LZPenaltyError, bad_value
 
 TWO = ("none", "guarded")
@@ -101,6 +101,7 @@ def demo(
     problem = smollm2_problem() if model is None else None
     model = model or (BUNDLED if problem else SMOLLM2)
     text = _prompt(model, prompt or 0) if text is None else text_of("prompt", text, None)
+    say_loading(model)
     loaded = load(model, device)
     chat = use_chat(model, loaded.tokenizer, chat)
     console = Console(record=svg is not None, width=WIDTH if svg else None, highlight=False)

@@ -19,7 +19,7 @@ from lz_penalty._files import check_output, replacing
 from lz_penalty.cli.detect_output import show
 from lz_penalty.cli.interrupts import again, keeps
 from lz_penalty.cli.options import ABOUT_OUTPUT, JSON
-from lz_penalty.cli.output import print_problem
+from lz_penalty.cli.output import clean, print_problem
 from lz_penalty.errors import LZPenaltyError, bad_value
 
 if TYPE_CHECKING:
@@ -66,11 +66,13 @@ def detect(
         rich_help_panel=HOW,
     ),
     field: str = typer.Option(
-        "text",
+        None,
         "--field",
         "-f",
         metavar="FIELD",
-        help="The field or column with the text, such as choices.0.message.content.",
+        help="The field or column with the text, such as choices.0.message.content. Files that are not Parquet are then "
+        "JSON lines.",
+        show_default="text",
         rich_help_panel=HOW,
     ),
     max_record: int = typer.Option(
@@ -154,13 +156,13 @@ def detect(
         raise LZPenaltyError("--every: needs --out.")
     client = _judge(judge_model, judge_url, judge_key_variable, judge_cache, judge_prices, judge_concurrency)
     limits = Limits(**_given(min_copies=min_copies, min_length=min_length), at_end=not anywhere)
-    reading = Reading(format, field, **_given(max_record=max_record), capped=capped)
+    reading = Reading(format, **_given(field=field, max_record=max_record), capped=capped)
     settings = Scan(
         tuple(dict.fromkeys(criterion)) if criterion else None, limits, reading, judge if client else "none"
     )
     if (ray or ray_address) and workers != 1:
         raise LZPenaltyError("--workers and --ray cannot be used together: Ray has its own workers. Choose one.")
-    summary = Summary(settings.names, worst)
+    summary, hint = Summary(settings.names, worst), ""
     screen = Console(stderr=True)
     with _writing(out, paths) as write, _progress(paths, screen) as (progress, tick):
         if ray or ray_address:
@@ -176,11 +178,15 @@ def detect(
                 print_problem(progress.console, number, result)
                 write(asdict(result))
                 continue
+            if result.like_json and not hint:
+                hint = _hint(result.source)
             if result.judgement is not None and result.judgement.error is not None:
                 problem = Problem(result.source, result.line, f"not judged: {result.judgement.error}")
                 print_problem(progress.console, number, problem)
             if every or result.flagged or (result.judgement and result.judgement.loop is not False):
                 write(result.to_dict())
+    if hint:
+        screen.print(clean(hint), soft_wrap=True)
     show(summary, client, as_json)
     loops = summary.dual["loop"] if client else summary.flagged
     if (fail_if_any and loops) or (fail_over is not None and summary.share(loops) > fail_over):
@@ -199,6 +205,14 @@ def _kept(out: Path | None, cache: Path | None) -> str:
             else [*kept, f"{cache} contains the judge's answers."]
         )
     return " ".join([*kept, f"Begin again with: {again()}"])
+
+
+def _hint(source: str) -> str:
+    """Return what to do if this file of JSON lines was read as one text."""
+    return (
+        f"lz-penalty: {source} was read as one text, and begins as JSON does. If it has JSON lines, add --field FIELD; if "
+        "it is one text, --format text."
+    )
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from rich.progress import Progress
 from lz_penalty._files import check_output
 from lz_penalty.cli.interrupts import again, keeps
 from lz_penalty.cli.options import ABOUT_OUTPUT, JSON, MODEL
-from lz_penalty.cli.output import number_table
+from lz_penalty.cli.output import number_table, say_loading
 
 
 def duality(
@@ -47,10 +47,12 @@ def duality(
     from lz_penalty.evaluation.loading import load
     from lz_penalty.evaluation.results_file import write_results
 
+    say_loading(model)
     loaded = load(model, "cpu", "float32")
     texts = [text[:characters] for text in bundled_model.passages()[:passages]]
     makers = pages.predictors(loaded, penalty)
-    with Progress(console=Console(stderr=True)) as progress:
+    screen = Console(stderr=True)
+    with Progress(console=screen, disable=not screen.is_terminal) as progress:
         task = progress.add_task("", total=len(texts) * len(makers))
         rows = pages.duality(loaded, texts, makers, tick=lambda count: progress.advance(task, count))
     if out:

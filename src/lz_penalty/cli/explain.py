@@ -17,6 +17,7 @@ from lz_penalty._files import check_output, write_file
 from lz_penalty.cli.explain_output import picture
 from lz_penalty.cli.interrupts import keeps
 from lz_penalty.cli.options import ABOUT_MODEL, DEVICE, DTYPE, FILE, JSON, MODEL, text_of
+from lz_penalty.cli.output import say_loading
 from lz_penalty.errors import LZPenaltyError, bad_value
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ def explain(
         chosen = [named(name) for name in run]
     text = text_of("text", text, file)
     recordings = [read_recording(path) for path in recording]
+    say_loading(model)
     tokenizer = load_tokenizer(model)
     config = exempting(config, tokenizer.special)
     ids = tokenizer.encode(text)

@@ -8,9 +8,9 @@ from typing import Any
 import typer
 
 from lz_penalty._checks import real
-from lz_penalty.cli.interrupts import keeps
+from lz_penalty.cli.interrupts import again, keeps
 from lz_penalty.cli.options import CHAT, DEVICE, FILE, MODEL, text_of
-from lz_penalty.cli.output import say_chat
+from lz_penalty.cli.output import say_chat, say_loading
 
 
 def generate(
@@ -39,7 +39,7 @@ def generate(
 
     A model with a chat template answers the prompt. Any other model continues it.
     """
-    keeps("The text so far is above. Nothing else was kept.")
+    keeps(f"Nothing was written yet. Begin again with: {again()}")
     real(0, 100)("--temperature", temperature)
     import torch
 
@@ -49,16 +49,25 @@ def generate(
     usable_device(device)
     from transformers import TextStreamer
 
+    class Streamer(TextStreamer):
+        """Print text as it comes; from then on, Ctrl-C says that there is some."""
+
+        def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+            super().on_finalized_text(text, stream_end)
+            if text.strip():
+                keeps("The text so far is above. Nothing else was kept.")
+
     from lz_penalty.evaluation.generation import decode
     from lz_penalty.evaluation.prompting import prompt_ids, use_chat
 
     chosen = named(penalty)
     prompt = text_of("prompt", prompt, file)
+    say_loading(model)
     loaded = load(model, device)
     chat = use_chat(model, loaded.tokenizer, chat)
     say_chat(model, loaded.tokenizer, chat)
     ids = prompt_ids(loaded.tokenizer, prompt, chat)
     torch.manual_seed(seed)
     sampling: dict[str, Any] = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {}
-    streamer = TextStreamer(loaded.tokenizer, skip_prompt=True, skip_special_tokens=True)
+    streamer = Streamer(loaded.tokenizer, skip_prompt=True, skip_special_tokens=True)
     decode(loaded, [ids], chosen, tokens, streamer=streamer, **sampling)

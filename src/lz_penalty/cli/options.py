@@ -57,17 +57,25 @@ TEXTS: Any = typer.Option(
 PART: Any = typer.Option(
     "all", metavar="NAME", help="Of the bundled texts: all, choose (for choosing settings) or publish (the others)."
 )
-FILE: Any = typer.Option(None, "--file", "-f", help="Read the text from this file.")
+FILE: Any = typer.Option(None, "--file", "-f", help="Read the text from this file, without its last line end.")
 
 
 def text_of(what: str, given: str, file: Path | None) -> str:
-    """Return the text from the argument or the file; raise if there is none, or both, or if it is not UTF-8."""
+    """Return the text from the argument or the file, without the file's last line end.
+
+    Raises an error if there is no text, if both are given, or if the text is not UTF-8.
+    """
     if file is not None and given:
         raise LZPenaltyError(f"the {what} is given twice: use the argument or --file, not both.")
     if file is not None:
         try:
             given = read_text(file, MAX_RECORD)
-        except (OSError, UnicodeDecodeError) as error:
+            given = given.removesuffix("\r\n" if given.endswith("\r\n") else "\n")  # the line end of the file
+        except FileNotFoundError:
+            raise LZPenaltyError(f"--file {file}: file not found.") from None
+        except OSError as error:
+            raise LZPenaltyError(f"--file {file}: cannot be read ({error.strerror or error}).") from None
+        except UnicodeDecodeError as error:
             raise LZPenaltyError(f"--file {file}: cannot be read as UTF-8 text ({error}).") from None
     try:
         given.encode()  # bytes of an argument that are not UTF-8 arrive as surrogates

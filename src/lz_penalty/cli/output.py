@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-__all__ = ["clean", "escaped", "has_colour", "number_table", "print_problem", "say_chat", "warn_once"]
+__all__ = ["clean", "escaped", "has_colour", "number_table", "print_problem", "say_chat", "say_loading", "warn_once"]
 
 SHOWN_PROBLEMS = 20
 
@@ -60,6 +60,14 @@ def say_chat(model: str, tokenizer: Any, chat: bool) -> None:
     else:
         how = "prompts are plain text (the model has no chat template)"
     print(f"{escaped(model)}: {how}", file=sys.stderr)
+
+
+def say_loading(model: str) -> None:
+    """Print on standard error that a GGUF file is loaded, which takes up to a minute; raise if there is no such model."""
+    from lz_penalty.explain._sources import source
+
+    if source(model, tokenizer_only=True).options:
+        print(f"loading {escaped(model)} ...", file=sys.stderr, flush=True)
 
 
 def number_table(name: str, *columns: str | Text, title: str | None = None) -> Table:

@@ -140,7 +140,7 @@ def replay(
         else "Nothing was kept: --out FILE keeps every answer as it comes."
     )
     from lz_penalty.evaluation.measures import Checker
-    from lz_penalty.evaluation.replay.log import Log, requests
+    from lz_penalty.evaluation.replay.log import Log, count
     from lz_penalty.evaluation.replay.results import Results
     from lz_penalty.evaluation.replay.running import Replay
     from lz_penalty.evaluation.replay.running import replay as run
@@ -155,11 +155,12 @@ def replay(
     )
     if not os.path.isfile(log):
         raise LZPenaltyError(f"{log}: file not found.")
+    lines = count(log, what.log)
     server = Endpoint(endpoint, key_variable=key_variable, timeout=timeout, retries=retries)
     screen = Console(stderr=True)
     with _kept(out, log) as path, Progress(console=screen, disable=not screen.is_terminal, transient=True) as progress:
         results = Results(path, what.settings)
-        task = progress.add_task("", total=sum(1 for _ in requests(log, what.log)))
+        task = progress.add_task("", total=lines)
         numbers = itertools.count(1)
 
         def report(problem: Problem) -> None:
@@ -172,7 +173,7 @@ def replay(
     if as_json:
         print(json.dumps(summary.to_dict(), indent=2))
     else:
-        _show(summary)
+        _show(summary, checker is not None)
     if summary.problems:
         raise typer.Exit(UNREAD)
 
@@ -226,7 +227,7 @@ def _kept(out: Path | None, log: str) -> Iterator[Path]:
         yield Path(name, "answers.jsonl")
 
 
-def _show(summary: Summary) -> None:
+def _show(summary: Summary, checked: bool) -> None:
     console = Console()
     console.print(f"requests: {summary.replayed:,} replayed, {summary.problems:,} not")
     without, penalised, total = summary.without, summary.with_penalty, max(1, summary.replayed)
@@ -249,7 +250,7 @@ def _show(summary: Summary) -> None:
     console.print(table)
     if summary.counted < summary.replayed:
         console.print(f"tokens are of the {summary.counted:,} requests whose answers the server counted.")
-    if summary.checked and summary.checked < summary.replayed:
+    if checked and summary.checked < summary.replayed:
         console.print(f"{summary.checked:,} answers could be checked: the others have nothing to compare with.")
     if summary.sampled:
         console.print(

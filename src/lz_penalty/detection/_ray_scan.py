@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from lz_penalty._checks import integer
-from lz_penalty.detection._records import STDIN, Problem, format_of, read
+from lz_penalty.detection._records import STDIN, Problem, read
 from lz_penalty.detection._verdict import Verdict
-from lz_penalty.detection.scan import Document, Scan, examine
+from lz_penalty.detection.scan import Document, Scan, examine, paths
 from lz_penalty.errors import LZPenaltyError
 
 __all__ = ["scan_ray"]
@@ -35,7 +35,7 @@ class Piece:
 
 
 def scan_ray(
-    sources: Iterable[str],
+    sources: Iterable[str | os.PathLike[str]],
     settings: Scan,
     *,
     address: str | None = None,
@@ -53,10 +53,10 @@ def scan_ray(
         piece_bytes: a larger JSON lines file is split into pieces of this size.
     """
     integer(1, 2**40)("piece_bytes", piece_bytes)
-    sources = list(sources)
-    if STDIN in sources:
+    names = list(paths(sources))
+    if STDIN in names:
         raise LZPenaltyError("standard input cannot be read on a Ray cluster; give files.")
-    pieces = [piece for source in sources for piece in _pieces(source, settings, piece_bytes)]
+    pieces = [piece for source in names for piece in _pieces(source, settings, piece_bytes)]
     return _results(pieces, settings, address, tick) if pieces else iter(())
 
 
@@ -66,7 +66,7 @@ def _pieces(source: str, settings: Scan, piece_bytes: int) -> list[Piece]:
         size = os.path.getsize(source)
     except OSError:  # the reader reports the problem
         size = 0
-    if size <= piece_bytes or format_of(source, settings.reading.format) != ("jsonl", ""):
+    if size <= piece_bytes or settings.reading.format_of(source) != ("jsonl", ""):
         return [Piece(source, -1, size)]
     return [Piece(source, start, min(piece_bytes, size - start)) for start in range(0, size, piece_bytes)]
 

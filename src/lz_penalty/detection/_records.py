@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple
 
 from lz_penalty._checks import boolean, choice, integer
 from lz_penalty.detection._parquet_rows import column_texts, list_index
-from lz_penalty.errors import bad_value
+from lz_penalty.errors import LZPenaltyError, bad_value, show
 
 __all__ = [
     "MAX_RECORD",
@@ -30,7 +30,6 @@ __all__ = [
     "decode",
     "dig",
     "fields_of",
-    "format_of",
     "parse",
     "read",
 ]
@@ -91,15 +90,17 @@ class Reading:
     """The settings for reading documents.
 
     Args:
-        format: `text` (one document per file), `jsonl`, `parquet`, or `auto`: by the file's name, else text.
-        field: the path of the text in a JSON line or a Parquet row: names of fields and indices of lists, with dots.
+        format: `text` (one document per file), `jsonl`, `parquet`, or `auto`: by the file's name. Files of other names are
+            texts, or JSON lines if a field is given.
+        field: the path of the text in a JSON line or a Parquet row: names of fields and indices of lists, with dots. The
+            default is `text`.
         max_record: the largest allowed size in bytes of a text file, a whole JSON line, or a text in a Parquet file.
         capped: whether a limit on tokens cut off all texts. If not, the fields `finish_reason` and `stop_reason` of a JSON
             line say so for its text.
     """
 
     format: str = "auto"
-    field: str = "text"
+    field: str | None = None
     max_record: int = MAX_RECORD
     capped: bool = False
 
@@ -107,26 +108,36 @@ class Reading:
         choice("auto", "text", "jsonl", "parquet")("format", self.format)
         integer(1, 2**30)("max_record", self.max_record)
         boolean("capped", self.capped)
-        if not isinstance(self.field, str) or not all(map(_is_part, self.field.split("."))) or len(self.field) > 1_000:
+        if not isinstance(self.path, str) or not all(map(_is_part, self.path.split("."))) or len(self.path) > 1_000:
             raise bad_value("field", self.field, "names and numbers separated by dots, such as text or choices.0.text")
+        if self.format == "text" and self.field is not None:
+            raise LZPenaltyError(
+                f"field = {show(self.field)}: a file of the format text has no fields. Use the format jsonl or parquet, or "
+                "leave the field out."
+            )
+
+    @property
+    def path(self) -> str:
+        """The path of the text in a JSON line or a Parquet row."""
+        return "text" if self.field is None else self.field
+
+    def format_of(self, source: str) -> tuple[str, str]:
+        """Return the format and the compression of a file; the compression may be empty.
+
+        >>> Reading().format_of("outputs.jsonl.gz"), Reading().format_of("answer.md"), Reading(field="text").format_of("-")
+        (('jsonl', '.gz'), ('text', ''), ('jsonl', ''))
+        """
+        name = source.lower()
+        compression = next((end for end in OPENERS if end and name.endswith(end)), "")
+        name = name.removesuffix(compression)
+        unknown = "text" if self.field is None else "jsonl"
+        by_name = next((kind for end, kind in FORMATS.items() if name.endswith(end)), unknown)
+        return (by_name if self.format == "auto" else self.format), compression
 
 
 def _is_part(part: str) -> bool:
     """Return whether this can be a part of a field's path; a number with two minus signs is a typing error."""
     return bool(part) and not (part.startswith("--") and part.lstrip("-").isdecimal())
-
-
-def format_of(source: str, format: str = "auto") -> tuple[str, str]:
-    """Return the format and the compression of a file by its name; the compression may be empty.
-
-    >>> format_of("outputs.jsonl.gz"), format_of("answer.md"), format_of("-", "jsonl")
-    (('jsonl', '.gz'), ('text', ''), ('jsonl', ''))
-    """
-    name = source.lower()
-    compression = next((end for end in OPENERS if end and name.endswith(end)), "")
-    name = name.removesuffix(compression)
-    by_name = next((kind for end, kind in FORMATS.items() if name.endswith(end)), "text")
-    return (by_name if format == "auto" else format), compression
 
 
 def read(
@@ -140,7 +151,7 @@ def read(
         span: read only the lines that begin in this range of bytes of a JSON lines file, and count lines from the first
             of them. Blank lines are included, so that the caller can count lines too.
     """
-    kind, compression = format_of(source, reading.format)
+    kind, compression = reading.format_of(source)
     records = {"text": _text, "jsonl": _lines, "parquet": _rows}[kind]
     last: Record | Problem | None = None
     try:
@@ -272,9 +283,9 @@ def _skip_line(stream: IO[bytes]) -> int:
 
 
 def _rows(stream: IO[bytes], source: str, reading: Reading, _: range | None) -> Iterator[Record | Problem]:
-    for number, found in enumerate(column_texts(stream, reading.field, AT_ONCE * reading.max_record), 1):
+    for number, found in enumerate(column_texts(stream, reading.path, AT_ONCE * reading.max_record), 1):
         if not isinstance(found, memoryview):
-            column = reading.field.split(".")[0]
+            column = reading.path.split(".")[0]
             yield Problem(source, number, _no_text(found, reading, f"its column: {column}"))
         elif len(found) > reading.max_record:
             yield _too_long(source, number, reading)
@@ -291,8 +302,8 @@ def _not_utf8(byte: int) -> str:
 
 def _no_text(kind: str | None, reading: Reading, fields: str) -> str:
     if kind is None:
-        return f"there is no field {reading.field!r} ({fields}); choose one with --field."
-    return f"field {reading.field!r} contains {kind}, not text ({fields}); choose another with --field."
+        return f"there is no field {reading.path!r} ({fields}); choose one with --field."
+    return f"field {reading.path!r} contains {kind}, not text ({fields}); choose another with --field."
 
 
 def decode(record: Record, reading: Reading) -> Decoded | Problem:
@@ -305,11 +316,11 @@ def decode(record: Record, reading: Reading) -> Decoded | Problem:
     if record.line is None:
         text = found.removesuffix("\r\n" if found.endswith("\r\n") else "\n")  # the line end of the file
         return Decoded(text, reading.capped)
-    text = dig(found, reading.field)
+    text = dig(found, reading.path)
     if not isinstance(text, str):
         kind = None if text is None else type(text).__name__
         return Problem(record.source, record.line, _no_text(kind, reading, fields_of(found)))
-    return Decoded(text, reading.capped or _cut_off(found, reading.field))
+    return Decoded(text, reading.capped or _cut_off(found, reading.path))
 
 
 def _cut_off(found: Any, field: str) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import heapq
+import os
+import re
 import signal
 import zlib
 from collections import deque
@@ -17,7 +19,7 @@ from lz_penalty.detection._records import Problem, Reading, Record, decode, read
 from lz_penalty.detection._tandem import MAX_ITEMS
 from lz_penalty.detection._verdict import CAPPED, CRITERIA, FINISHED, Limits, Verdict, dual
 from lz_penalty.detection.judge import Judge, Judgement
-from lz_penalty.errors import LZPenaltyError
+from lz_penalty.errors import LZPenaltyError, bad_value, show
 
 if TYPE_CHECKING:
     from lz_penalty.detection._ray_scan import scan_ray
@@ -42,6 +44,7 @@ BATCH_BYTES = 2**20  # sent to another process at once
 LONGEST_UNIT = 200  # characters of a unit in results
 JUDGE_CHARACTERS = 16 * 2**20  # in texts that wait for the judge
 JUDGE_WAITING = 4_096  # documents that wait with them
+LIKE_JSON = re.compile(r'\s*\[?\s*\{\s*"')  # an object, or a list of objects
 
 
 def __getattr__(name: str) -> Any:
@@ -71,6 +74,8 @@ class Scan:
     keep_text: str = "none"
 
     def __post_init__(self) -> None:
+        if isinstance(self.criteria, str):
+            raise bad_value("criteria", self.criteria, f"a tuple of names, such as ({show(self.criteria)},)")
         for name in self.names:
             choice(*CRITERIA)("criterion", name)
         if self.limits.min_copies is not None:
@@ -112,6 +117,7 @@ class Document:
         capped: whether a limit on tokens cut the text off.
         missed: criteria that were not asked for and would find a loop; `None` if the document was not examined with them.
         text: the text, which is kept for the judge only.
+        like_json: whether a whole file was read as this text because of its name, and begins as JSON does.
     """
 
     source: str
@@ -122,6 +128,7 @@ class Document:
     capped: bool = False
     missed: tuple[str, ...] | None = None
     text: str | None = None
+    like_json: bool = False
 
     @property
     def flagged(self) -> bool:
@@ -155,7 +162,17 @@ def examine(record: Record | Problem, settings: Scan) -> Document | Problem:
     missed = _missed(text, settings) if not verdicts and _is_sampled(text) else None
     keep = settings.keep_text == "all" or (settings.keep_text == "flagged" and bool(verdicts))
     kept = text if keep else None
-    return Document(record.source, record.line, len(text), verdicts, capped=found.capped, missed=missed, text=kept)
+    like_json = record.line is None and settings.reading.format == "auto" and LIKE_JSON.match(text) is not None
+    return Document(
+        record.source,
+        record.line,
+        len(text),
+        verdicts,
+        capped=found.capped,
+        missed=missed,
+        text=kept,
+        like_json=like_json,
+    )
 
 
 def _is_sampled(text: str) -> bool:
@@ -169,8 +186,19 @@ def _missed(text: str, settings: Scan) -> tuple[str, ...]:
     return tuple(name for name in others if CRITERIA[name](text[-SAMPLE_CHARACTERS:], Limits()))
 
 
+def paths(sources: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
+    """Return the paths as strings; raise if this is one path, whose characters would be read as names of files."""
+    if isinstance(sources, (str, os.PathLike)):
+        raise bad_value("sources", sources, f"a list of paths, such as [{show(os.fspath(sources))}]")
+    return (os.fspath(source) for source in sources)
+
+
 def scan(
-    sources: Iterable[str], settings: Scan, *, workers: int = 1, tick: Callable[[int], Any] | None = None
+    sources: Iterable[str | os.PathLike[str]],
+    settings: Scan,
+    *,
+    workers: int = 1,
+    tick: Callable[[int], Any] | None = None,
 ) -> Iterator[Document | Problem]:
     """Yield every document of the files with its verdicts, in order.
 
@@ -181,7 +209,7 @@ def scan(
         tick: called with the number of bytes read since the last call.
     """
     integer(1, 1_024)("workers", workers)
-    records = chain.from_iterable(read(source, settings.reading, tick=tick) for source in sources)
+    records = chain.from_iterable(read(source, settings.reading, tick=tick) for source in paths(sources))
     if workers == 1:
         return (examine(record, settings) for record in records)
     return _in_processes(records, settings, workers)

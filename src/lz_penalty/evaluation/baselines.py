@@ -16,7 +16,7 @@ import torch
 
 from lz_penalty._checks import MAX_TOKEN_ID, integer, real
 from lz_penalty.config import MAX_WEIGHT
-from lz_penalty.errors import LZPenaltyError, bad_value, closest, show
+from lz_penalty.errors import LZPenaltyError, bad_value, did_you_mean, show
 from lz_penalty.evaluation._counts import (
     MAX_LENGTH,
     Baseline,
@@ -277,11 +277,11 @@ def baseline(
     1.0
     >>> baseline("repitition")
     Traceback (most recent call last):
-    lz_penalty.errors.LZPenaltyError: 'repitition': unknown penalty. Did you mean 'repetition'? Known: ...
+    lz_penalty.errors.LZPenaltyError: 'repitition': unknown penalty. Did you mean repetition? Known: ...
     """
     if not isinstance(name, str) or name not in BASELINES:
-        close = closest(name, BASELINES)
-        raise LZPenaltyError(f"{show(name)}: unknown penalty. Did you mean {close!r}? Known: {', '.join(BASELINES)}.")
+        near = did_you_mean(name, BASELINES)
+        raise LZPenaltyError(f"{show(name)}: unknown penalty.{near} Known: {', '.join(BASELINES)}.")
     value = BASELINES[name] if value is None else value
     if settings and name != "dry":
         raise LZPenaltyError(f"{name} takes a value alone: {', '.join(map(repr, settings))} must be left out.")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from lz_penalty._checks import choice
 from lz_penalty.errors import LZPenaltyError, bad_value
-from lz_penalty.explain._sources import BUNDLED, SMOLLM2, gguf_problem, set_ends, smollm2_file, source
+from lz_penalty.explain._sources import BUNDLED, SMOLLM2, gguf_problem, not_loaded, set_ends, smollm2_file, source
 
 __all__ = ["BUNDLED", "SMOLLM2", "Loaded", "check_dtype", "device_name", "load", "smollm2_problem", "usable_device"]
 
@@ -61,7 +61,7 @@ def load(name: str, device: str = "auto", dtype: str = "auto") -> Loaded:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     _disable_progress_bars()
-    path, options = source(name)
+    path, options = found = source(name)
     if dtype == "auto" and device == "cpu":
         dtype = "float32"  # the fastest type on a CPU
     # RuntimeError: too little memory on the device. A damaged GGUF file raises errors of any kind.
@@ -71,8 +71,7 @@ def load(name: str, device: str = "auto", dtype: str = "auto") -> Loaded:
         model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **options)
         model = model.to(device).eval()
     except failures as error:
-        reason = str(error).strip().split("\n")[0]
-        raise LZPenaltyError(f"model {name!r} cannot be loaded: {reason or type(error).__name__}") from None
+        raise not_loaded("model", name, found, error) from None
     if len(tokenizer) > model.get_output_embeddings().weight.shape[0]:
         raise LZPenaltyError(
             f"model {name!r}: its tokenizer has {len(tokenizer)} tokens, more than the model's "

@@ -6,17 +6,20 @@ Commands and sweeps make every penalty here; `baselines` contains those that are
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from lz_penalty.config import PRESETS, LZPenaltyConfig
-from lz_penalty.errors import LZPenaltyError, bad_value, closest, show, unknown_field
+from lz_penalty.errors import LZPenaltyError, bad_value, did_you_mean, show, unknown_field
 from lz_penalty.policy import Policy, RequestPolicy, settings_from_request
 
 __all__ = ["POLICY", "Penalty", "family", "is_lz", "penalty", "strength"]
 
 POLICY = "policy"  # the default policy: a penalty for each section
+BOOLEANS = {"true": True, "false": False}
 DRY_FIELDS = ("allowed_length", "base", "breakers", "last_n")
 
 
@@ -53,10 +56,11 @@ class Penalty:
 def penalty(name: str) -> Penalty:
     """Return the penalty for `NAME[:VALUE][,FIELD=VALUE ...]`.
 
-    NAME is `none`, an LZ preset, `policy` or a baseline. VALUE is its strength.
+    NAME is `none`, an LZ preset, `policy` or a baseline. VALUE is its strength. Fields may begin with `lz_`, and blanks around
+    names and values do not count.
 
     - The fields of an LZ preset are those of `LZPenaltyConfig`.
-    - `policy` is the default policy. Its fields are those of a request, without `lz_`: a section with a preset, such as
+    - `policy` is the default policy. Its fields are those of a request: a section with a preset, such as
       `code=failsafe`, or a setting for all sections.
     - The fields of `dry` are `allowed_length`, `base`, `last_n` and `breakers`, which is `usual` (see
       `baselines.usual_breakers`) or `none`. The other baselines have no fields.
@@ -79,9 +83,7 @@ def penalty(name: str) -> Penalty:
 
     known = ["none", *PRESETS, POLICY, *BASELINES]
     if kind not in BASELINES:
-        raise LZPenaltyError(
-            f"penalty {show(name)}: unknown. Did you mean {closest(kind, known)}? Known: {', '.join(known)}."
-        )
+        raise LZPenaltyError(f"penalty {show(name)}: unknown.{did_you_mean(kind, known)} Known: {', '.join(known)}.")
     if fields and kind != "dry":
         raise LZPenaltyError(f"penalty {show(name)}: {kind} takes a value alone, such as {kind}:{BASELINES[kind]}.")
     return _baseline(name, kind, value, fields)
@@ -111,11 +113,13 @@ def _parts(name: str) -> tuple[str, str, list[str]]:
     """Return NAME, VALUE and the fields."""
     head, *fields = name.split(",")
     kind, _, value = head.partition(":")
-    return kind, value, fields
+    return kind.strip(), value.strip(), fields
 
 
 def _lz_penalty(name: str, preset: str, value: str, fields: list[str]) -> Penalty:
-    config = LZPenaltyConfig.from_request({"lz_preset": preset} | _lz_fields(name, value, fields, "window_size=1024"))
+    given = {"lz_preset": preset} | _lz_fields(name, value, fields, "window_size=1024")
+    with _names_without_prefix():
+        config = LZPenaltyConfig.from_request(given)
     if config is None:
         return Penalty(name, lambda tokenizer, prompt_length: [])
 
@@ -129,7 +133,8 @@ def _lz_penalty(name: str, preset: str, value: str, fields: list[str]) -> Penalt
 
 def _policy(name: str, value: str, fields: list[str]) -> Penalty:
     request = {"lz_policy": "default"} | _lz_fields(name, value, fields, "code=failsafe")
-    asked = settings_from_request(request)
+    with _names_without_prefix():
+        asked = settings_from_request(request)
     if isinstance(asked, RequestPolicy) and asked.looks_for_runs:
         raise LZPenaltyError(
             f"penalty {show(name)}: a ladder and shadow mode are not penalties; name sections and settings only."
@@ -145,11 +150,26 @@ def _policy(name: str, value: str, fields: list[str]) -> Penalty:
 
 
 def _lz_fields(name: str, value: str, fields: list[str], example: str) -> dict[str, Any]:
-    """Return the request fields for a strength and for fields without their prefix `lz_`."""
+    """Return the request fields for a strength and for fields, which may have their prefix `lz_`."""
     request: dict[str, Any] = {"lz_penalty": _number(name, value)} if value else {}
     for key, text in _pairs(name, fields, example):
-        request["lz_" + key] = text if text.isalpha() or "_" in text else _number(name, text)
+        request["lz_" + key.removeprefix("lz_")] = _value(name, text)
     return request
+
+
+def _value(name: str, text: str) -> Any:
+    if text.lower() in BOOLEANS:
+        return BOOLEANS[text.lower()]
+    return text if text.isalpha() or "_" in text else _number(name, text)
+
+
+@contextmanager
+def _names_without_prefix() -> Iterator[None]:
+    """Name the fields of a request in an error without `lz_`, as a penalty's name has them."""
+    try:
+        yield
+    except LZPenaltyError as error:
+        raise LZPenaltyError(re.sub(r"(?<!['\"])\blz_", "", str(error))) from None
 
 
 def _baseline(name: str, kind: str, value: str, fields: list[str]) -> Penalty:
@@ -183,7 +203,7 @@ def _pairs(name: str, fields: list[str], example: str) -> list[tuple[str, str]]:
     for field in fields:
         if "=" not in field:
             raise LZPenaltyError(f"penalty {show(name)}: {show(field)} must be FIELD=VALUE, such as {example}.")
-    return [(key, text) for key, _, text in (field.partition("=") for field in fields)]
+    return [(key.strip(), text.strip()) for key, _, text in (field.partition("=") for field in fields)]
 
 
 def _number(name: str, text: str) -> int | float:

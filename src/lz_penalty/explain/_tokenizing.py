@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from lz_penalty.engines._special_tokens import special_token_ids
-from lz_penalty.errors import LZPenaltyError
-from lz_penalty.explain._sources import BUNDLED, set_ends, source
+from lz_penalty.explain._sources import BUNDLED, not_loaded, set_ends, source
 
 __all__ = ["BUNDLED", "Tokenizer", "decoder", "load_tokenizer"]
 
@@ -29,13 +28,12 @@ def load_tokenizer(name: str) -> Tokenizer:
     """Load the tokenizer of `bundled`, `smollm2`, a GGUF file, a Hugging Face id or a folder."""
     from transformers import AutoConfig, AutoTokenizer
 
-    path, options = source(name)
+    path, options = found = source(name, tokenizer_only=True)
     failures = (Exception,) if options else (OSError, ValueError)  # a damaged GGUF file raises errors of any kind
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(path, **options)
     except failures as error:
-        reason = str(error).strip().split("\n")[0]
-        raise LZPenaltyError(f"tokenizer {name!r} cannot be loaded: {reason or type(error).__name__}") from None
+        raise not_loaded("tokenizer", name, found, error) from None
     try:
         config = AutoConfig.from_pretrained(path, **options).get_text_config()
         width = config.vocab_size

@@ -10,9 +10,9 @@ from typing import Any
 
 from lz_penalty._checks import choice
 from lz_penalty.detection._records import Problem, Reading, Record, dig, fields_of, parse, read
-from lz_penalty.errors import LZPenaltyError
+from lz_penalty.errors import LZPenaltyError, show
 
-__all__ = ["OFF", "REFUSED", "STYLES", "Log", "Stored", "alone", "requests", "with_settings"]
+__all__ = ["OFF", "REFUSED", "STYLES", "Log", "Stored", "alone", "count", "requests", "with_settings"]
 
 # Where a server reads lz_* fields: beside the others, or in an object.
 STYLES: dict[str, str | None] = {"flat": None, "vllm": "vllm_xargs", "sglang": "custom_params"}
@@ -76,6 +76,24 @@ def requests(source: str, log: Log) -> Iterator[Stored | Problem]:
     """Yield the requests of a file of JSON lines, which may be compressed; a line without a request is a `Problem`."""
     for record in read(source, Reading(format="jsonl")):
         yield record if isinstance(record, Problem) else _stored(record, log)
+
+
+def count(source: str, log: Log) -> int:
+    """Return the number of requests and problems; raise if no request has the expected answer where the log says it is."""
+    total = read_well = answered = 0
+    for one in requests(source, log):
+        total += 1
+        if isinstance(one, Stored):
+            read_well += 1
+            answered += one.expected is not None
+    if log.expected is not None and read_well and not answered:
+        lines = (parse(record) for record in read(source, Reading(format="jsonl")) if isinstance(record, Record))
+        first = next(line for line in lines if not isinstance(line, Problem))
+        raise LZPenaltyError(
+            f"--expected {show(log.expected)}: 0 of {read_well:,} answers could be checked: no line of {source} has this field "
+            f"({fields_of(first)}). Give another field, or leave --expected out."
+        )
+    return total
 
 
 def _stored(record: Record, log: Log) -> Stored | Problem:

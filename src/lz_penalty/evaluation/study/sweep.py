@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from lz_penalty._checks import boolean, choice, integer, real
 from lz_penalty._files import read_text
-from lz_penalty.errors import LZPenaltyError, bad_value, closest, show, shown_name
+from lz_penalty.errors import LZPenaltyError, bad_value, did_you_mean, show, shown_name
 from lz_penalty.evaluation.loading import check_dtype, device_name
 from lz_penalty.evaluation.study.requests import KINDS, check_penalty
 
@@ -286,7 +286,7 @@ def read_entry(kind: type[Entry], given: Any, where: str, checks: Mapping[str, A
     values = {}
     for key, value in given.items():
         if key not in fields:
-            said = f"{shown_name(key)} is unknown. Did you mean {closest(key, fields)}?"
+            said = f"{shown_name(key)} is unknown.{did_you_mean(key, fields)}"
             raise LZPenaltyError(f"{where}: {said} Known: {', '.join(fields)}.")
         name = f"{where} {key}"
         values[key] = checks[key](name, value) if key in checks else _value(name, key, value, str(fields[key].type))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lz_penalty._checks import boolean, choice, integer, real
-from lz_penalty.errors import LZPenaltyError, closest, show
+from lz_penalty.errors import LZPenaltyError, did_you_mean, show
 from lz_penalty.evaluation.study._offline.settings import NONE, TEMPERATURE, canonical, setting
 from lz_penalty.evaluation.study.sweep import read_entry, sweep_data
 
@@ -310,7 +310,7 @@ def _check_task(plan: Plan, task: Task) -> None:
     for name in task.models:
         if name not in known:
             raise LZPenaltyError(
-                f"task {task.name!r}: unknown model {show(name)}. Did you mean {closest(name, known)}?"
+                f"task {task.name!r}: unknown model {show(name)}.{did_you_mean(name, known)} Known: {', '.join(known)}."
             )
     if task.apart and task.parts > 1:
         raise LZPenaltyError(f"task {task.name!r}: apart = true works with parts = 1; parts is {task.parts}.")
