@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.preset_tables import GSM8K, MISSING, MODELS, STUDY, label, named_settings, order_of
+from benchmarks.preset_tables import GSM8K, INSTRUCTIONS, MISSING, MODELS, STUDY, label, named_settings, order_of
 from benchmarks.tables import paragraph, table
 from benchmarks.workload import ROOT
 from lz_penalty.evaluation.penalties import penalty
 from lz_penalty.evaluation.study._offline.files import read_result
+from research.presets.summary import harm_of, qualifies, summarised
 
 CPU = ROOT / "research/presets/results/cpu"
 SEEN = 242  # problems that Qwen-1.5B had answered before the rule was final
+RIVALS_ON = ("smollm2", "tinyllama")
 TURNS = (("smollm2", "guarded"), ("smollm2", "an earlier gate"), ("tinyllama", "an earlier gate"))
 
 
@@ -51,6 +53,44 @@ def _accuracy(means: dict[str, Any] | None) -> str:
     p = f"p = {paired['p']:.3f}" if paired["p"] >= 0.001 else "p < 0.001"
     beside = f" (+{paired['gained']} -{paired['lost']}, {p})"
     return f"{means['accuracy']:.1%}{beside}"
+
+
+def rivals(data: dict[str, Any]) -> list[str]:
+    """Return the settings of other families that answered the training problems later, and whether they qualify."""
+    files = sorted(CPU.glob("*-problems-*.jsonl.xz"))
+    later = summarised(files)["settings"]
+    rows = []
+    for name in sorted(later, key=order_of(data).index):
+        whole = {model: data["settings"][name][model] | parts for model, parts in later[name].items()}
+        rows.append(
+            [
+                label(name),
+                *(_loops(whole.get(model), later[name].get(model)) for model in RIVALS_ON),
+                "yes" if qualifies(whole) else "no",
+                f"{harm_of(data['settings'][name]):.1%}",
+            ]
+        )
+    about, _ = read_result(files[0])
+    told = (
+        "Near-loops in the instructions (NVIDIA H200) + in the 200 training problems ("
+        + about["machine"]["cpu"]
+        + ", vLLM "
+        f"{about['machine']['vllm']}). At most two of 287 are allowed, and no degenerate answer. ?: not measured."
+    )
+    columns = ["penalty", *(MODELS[model] for model in RIVALS_ON), "qualifies", "**lost**"]
+    return [*table(columns, rows), "", *paragraph(told)]
+
+
+def _loops(whole: dict[str, Any] | None, later: dict[str, Any] | None) -> str:
+    """Return the near-loops in the instructions and in the problems, and degenerate answers if there are any."""
+    if whole is None or later is None:
+        return MISSING
+    parts = [whole[INSTRUCTIONS], later["gsm8k_train"]]
+    counts = " + ".join(f"{part['near_loops'] * part['answers']:.0f}" for part in parts)
+    degenerate = sum(round(part["degenerate"] * part["answers"]) for part in parts)
+    return f"{counts} of {sum(part['answers'] for part in parts)}" + (
+        f", {degenerate} degenerate" if degenerate else ""
+    )
 
 
 def turns(data: dict[str, Any]) -> list[str]:

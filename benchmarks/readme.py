@@ -38,6 +38,7 @@ TABLES: tuple[tuple[str, str, Callable[[dict[str, Any]], list[str]], str], ...] 
     ("research/presets/README.md", "harm-by-model", preset_tables.harm_by_model, PUBLISHED),
     ("research/presets/README.md", "problems", problem_tables.problems, PUBLISHED),
     ("research/presets/README.md", "turns", problem_tables.turns, TURNS),
+    ("research/presets/README.md", "rivals", problem_tables.rivals, CHOSEN),
     ("docs/results.md", "sweep", evaluation_tables.sweep, "sweep.json"),
     (
         "docs/results.md",

@@ -82,6 +82,6 @@ def _tuning(study: Study) -> list[str]:
     part = undecided(study.plan, study.tuning)
     if part:
         told.append(
-            f"part of the tuning data for {', '.join(f'`{name}`' for name in part)}, which could win their families"
+            f"some prompts for {', '.join(f'`{name}`' for name in part)}, which could be the best of their families"
         )
     return [f"tuning: {'; '.join(told)}"] if told else []
