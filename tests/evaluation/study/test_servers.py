@@ -165,7 +165,7 @@ def test_what_cannot_run_is_named_and_the_rest_goes_on(tmp_path):
         assert "source 'inspect_evals/aime2024': cannot be loaded" in said
         assert "penalty 'dry:0.8': kind 'vllm' does not have it" in said
         assert "endpoint http://127.0.0.1:9/v1 is dead" in said
-        assert f"model 'absent': model '{tmp_path}/absent' cannot be loaded" in said
+        assert f"model 'absent': model '{tmp_path}/absent': no such folder or file" in said
         assert "frequency_penalty is not supported here" in said
         assert {row.penalty for row in read_logs(out / "logs")} == {"none", "paper"}
         recorded = len(asked(server))
