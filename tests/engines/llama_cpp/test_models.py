@@ -138,7 +138,7 @@ def test_a_field_changes_the_default_of_its_model(server):
         ("", "must contain one or more tables"),
         ("models = 3", "must contain one or more tables"),
         ("[[models]\n", "cannot be read as TOML"),
-        ("api_key = 'x'\n", r"api_key = 'x': unknown field\. .* Known: models"),
+        ("api_key = 'x'\n", r"api_key = 'x': unknown field\. Known: models"),
         ("[[models]]\npath = 'bundled.gguf'", "model 1: alias = None: must be a text"),
         ("[[models]]\nalias = 'a'", "path = None: must be a text"),
         ("[[models]]\nalias = 'a'\npath = 'none.gguf'", "must be a GGUF file that exists"),
