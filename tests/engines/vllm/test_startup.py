@@ -77,7 +77,7 @@ def test_drafts_on_v1_and_pooling():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "LZ_PENALTY_SERVER: Expecting property name"),
+        ("{", "LZ_PENALTY_SERVER: the value = '{': must be a JSON object"),
         ('{"max_window": 3}', "max_window = 3: unknown field"),
         ('{"stop_token_id": 4096}', "stop_token_id = 4096: must be below 4096"),
         ('{"default": {"lz_penalty": 0.1, "lz_window_size": 600}, "max_window_size": 512}', "at most 512"),
