@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 from rich import box
@@ -66,7 +67,7 @@ def say_loading(model: str) -> None:
     """Print on standard error that a GGUF file is loaded, which takes up to a minute; raise if there is no such model."""
     from lz_penalty.explain._sources import source
 
-    if source(model, tokenizer_only=True).options:
+    if source(model, tokenizer_only=True).options and find_spec("transformers"):
         print(f"loading {escaped(model)} ...", file=sys.stderr, flush=True)
 
 
