@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.preset_tables import GSM8K, INSTRUCTIONS, MISSING, MODELS, STUDY, label, named_settings, order_of
+from benchmarks.preset_tables import (
+    GSM8K,
+    INSTRUCTIONS,
+    MISSING,
+    MODELS,
+    STUDY,
+    label,
+    machine_of,
+    named_settings,
+    order_of,
+)
 from benchmarks.tables import paragraph, table
 from benchmarks.workload import ROOT
 from lz_penalty.evaluation.penalties import penalty
@@ -65,32 +75,26 @@ def rivals(data: dict[str, Any]) -> list[str]:
         rows.append(
             [
                 label(name),
-                *(_loops(whole.get(model), later[name].get(model)) for model in RIVALS_ON),
+                *(_loops([whole[model][task] for task in (INSTRUCTIONS, "gsm8k_train")]) for model in RIVALS_ON),
                 "yes" if qualifies(whole) else "no",
                 f"{harm_of(data['settings'][name]):.1%}",
             ]
         )
     about, _ = read_result(files[0])
     told = (
-        "Near-loops in the instructions (NVIDIA H200) + in the 200 training problems ("
-        + about["machine"]["cpu"]
-        + ", vLLM "
-        f"{about['machine']['vllm']}). At most two of 287 are allowed, and no degenerate answer. ?: not measured."
+        f"Near-loops in the instructions ({machine_of(data)}) + in the training problems ({about['machine']['cpu']}, vLLM "
+        f"{about['machine']['vllm']}, {about['dtype']}). At most 1 % is allowed, and no degenerate answer."
     )
     columns = ["penalty", *(MODELS[model] for model in RIVALS_ON), "qualifies", "**lost**"]
     return [*table(columns, rows), "", *paragraph(told)]
 
 
-def _loops(whole: dict[str, Any] | None, later: dict[str, Any] | None) -> str:
-    """Return the near-loops in the instructions and in the problems, and degenerate answers if there are any."""
-    if whole is None or later is None:
-        return MISSING
-    parts = [whole[INSTRUCTIONS], later["gsm8k_train"]]
-    counts = " + ".join(f"{part['near_loops'] * part['answers']:.0f}" for part in parts)
-    degenerate = sum(round(part["degenerate"] * part["answers"]) for part in parts)
-    return f"{counts} of {sum(part['answers'] for part in parts)}" + (
-        f", {degenerate} degenerate" if degenerate else ""
-    )
+def _loops(tasks: list[dict[str, Any]]) -> str:
+    """Return the near-loops in each of these tasks, and degenerate answers if there are any."""
+    counts = " + ".join(f"{means['near_loops'] * means['answers']:.0f}" for means in tasks)
+    degenerate = sum(round(means["degenerate"] * means["answers"]) for means in tasks)
+    told = f"{counts} of {sum(means['answers'] for means in tasks)}"
+    return f"{told}, {degenerate} degenerate" if degenerate else told
 
 
 def turns(data: dict[str, Any]) -> list[str]:

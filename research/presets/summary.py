@@ -13,7 +13,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lz_penalty.evaluation.study._offline.choice import harm_of, near_loops, of_answers, of_harm, qualifies, ranked
+from lz_penalty.evaluation.study._offline.choice import (
+    differ,
+    harm_of,
+    near_loops,
+    of_answers,
+    of_harm,
+    qualifies,
+    ranked,
+)
 from lz_penalty.evaluation.study._offline.files import read_result
 from lz_penalty.evaluation.study._offline.plan import BATCH, HARM
 from research.presets.settings import family_of
@@ -55,9 +63,7 @@ def paired(rows: Sequence[Row], plain: Sequence[Row]) -> Row:
 
 def changed(rows: Sequence[Row], plain: Sequence[Row]) -> int:
     """Return how many answers a penalty changed, as far as their length and their 4-grams show it."""
-    return sum(
-        a["tokens"] != b["tokens"] or a["distinct_4"] != b["distinct_4"] for a, b in zip(rows, plain, strict=True)
-    )
+    return sum(differ(a, b) for a, b in zip(rows, plain, strict=True))
 
 
 def keeps_problems(found: Row) -> bool:

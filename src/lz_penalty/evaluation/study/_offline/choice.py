@@ -16,10 +16,12 @@ from lz_penalty.evaluation.study._offline.settings import canonical
 
 __all__ = [
     "best_of_families",
+    "differ",
     "harm_of",
     "near_loops",
     "of_answers",
     "of_harm",
+    "parts_of",
     "qualifies",
     "ranked",
     "undecided",
@@ -54,6 +56,11 @@ def of_answers(rows: Sequence[Row]) -> Row:
     if "repeats_8" in rows[0]:
         means["repeats_8"] = mean(row["repeats_8"] for row in rows if row["repeats_8"] is not None)
     return means
+
+
+def differ(one: Row, other: Row) -> bool:
+    """Return whether two answers differ, as far as their length and their 4-grams show it."""
+    return (one["tokens"], one["distinct_4"]) != (other["tokens"], other["distinct_4"])
 
 
 def of_harm(rows: Sequence[Row]) -> Row:
@@ -110,7 +117,7 @@ def ranked(settings: Settings) -> list[str]:
 
     A setting that was not measured on all prompts comes after those that qualify: see `undecided`.
     """
-    whole = _parts(settings)
+    whole = parts_of(settings)
 
     def key(name: str) -> tuple[float, ...]:
         models = settings[name]
@@ -127,7 +134,7 @@ def _measured(models: Row) -> set[tuple[str, str]]:
     return {(model, what) for model, parts in models.items() for what in parts}
 
 
-def _parts(settings: Settings) -> set[tuple[str, str]]:
+def parts_of(settings: Settings) -> set[tuple[str, str]]:
     """Return the models and tasks on which any setting was measured."""
     return {part for models in settings.values() for part in _measured(models)}
 
@@ -162,7 +169,7 @@ def undecided(plan: Plan, settings: Settings) -> list[str]:
         plan, settings: as in `best_of_families`.
     """
     known = {canonical(name): one for name, one in settings.items()}
-    whole, best = _parts(known), best_of_families(plan, known)
+    whole, best = parts_of(known), best_of_families(plan, known)
     counts = {
         (model, what): means["answers"]
         for models in known.values()

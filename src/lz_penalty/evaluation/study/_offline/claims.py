@@ -61,26 +61,28 @@ def _accuracy(claim: str, study: Study, names: Iterable[str]) -> list[str]:
     for name in names:
         groups: dict[str, list[str]] = {"lower": [], "higher": []}
         unclear: list[float] = []
-        idle: list[str] = []
+        guessed: list[str] = []
         for task in [one for one in _tasks(study) if primary(study, one) == "right"]:
             for cell, one in differences(study, task, "right").items():
-                if cell.penalty == name and not one.real and _cannot_fall(study, cell):
-                    idle.append(task)
-                elif cell.penalty == name and not one.real:
-                    unclear.append(100 * one.mean)
-                elif cell.penalty == name:
+                if cell.penalty != name:
+                    continue
+                if one.real:
                     way = "" if cell.how == GREEDY else f" at {cell.how}"
                     interval = f"{100 * one.low:+.1f} to {100 * one.high:+.1f}"
                     where = f"{task}{way} on {_title(study, cell.model)}"
                     groups[one.called].append(f"{where} {100 * one.mean:+.1f} ({interval})")
+                elif _cannot_fall(study, cell):
+                    guessed.append(task)
+                else:
+                    unclear.append(100 * one.mean)
         sorted_out = [f"{called}: {', '.join(items)}" for called, items in groups.items() if items]
         if unclear:
             count = f"{len(unclear)} more comparisons" if sorted_out else f"all {len(unclear)} comparisons"
             sorted_out.append(f"{UNCLEAR}: {count}, {min(unclear):+.1f} to {max(unclear):+.1f}")
-        if idle:
-            tasks = " and ".join(dict.fromkeys(idle))
+        if guessed:
+            tasks = " and ".join(dict.fromkeys(guessed))
             sorted_out.append(
-                f"not counted: {len(idle)} of {tasks}, where answers without a penalty are no better than guesses"
+                f"not counted: {len(guessed)} of {tasks}, where answers without a penalty are no better than guesses"
             )
         if sorted_out:
             told.append(f"With {label(name)}, {'; '.join(sorted_out)}.")

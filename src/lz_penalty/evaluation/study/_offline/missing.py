@@ -35,11 +35,7 @@ def _is_measured(study: Study, job: Job, name: str) -> bool:
     if job.task.source in (HARM, BATCH):
         return (job.model.name, name) in (study.harm if job.task.source == HARM else study.batches)
     rows = study.answers.get(Cell(job.model.name, job.task.name, _how(job), name), [])
-    return _runs(job) <= {row["run"] for row in rows}
-
-
-def _runs(job: Job) -> set[int]:
-    return set(range(job.first_run, job.first_run + job.runs))
+    return set(range(job.first_run, job.first_run + job.runs)) <= {row["run"] for row in rows}
 
 
 def _how(job: Job) -> str:

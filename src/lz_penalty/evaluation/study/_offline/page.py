@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lz_penalty.evaluation.study._offline.choice import RULE_KINDS, harm_of, near_loops, qualifies
+from lz_penalty.evaluation.study._offline.choice import RULE_KINDS, harm_of, near_loops, parts_of, qualifies
 from lz_penalty.evaluation.study._offline.claims import claims
 from lz_penalty.evaluation.study._offline.missing import missing
 from lz_penalty.evaluation.study._offline.plan import HARM, LETTERS, RECOMMENDED, Model
 from lz_penalty.evaluation.study._offline.settings import NONE, canonical, setting
 from lz_penalty.evaluation.study._offline.study import GREEDY, Cell, Study
-from lz_penalty.evaluation.study._offline.summaries import DRAWS, differences, harm_mean, noise, primary, share
+from lz_penalty.evaluation.study._offline.summaries import DRAWS, Noise, differences, harm_mean, noise, primary, share
 from lz_penalty.evaluation.study._offline.tables import (
     changed,
     label,
@@ -76,7 +76,6 @@ METHOD = """\
   equal here. The earlier search was not. In it, DRY's breakers lacked the line end on TinyLlama, which made DRY stricter there.
 - A greedy answer without a penalty is not written again for a penalty that is idle on it: the answer would be the same. Of
   these settings only `guarded` is idle on whole answers."""
-NONE_CHANGED = "as many are right, and the same ones"
 LAST = "- Texts of answers are not stored here, and no question of AIME or GPQA."
 
 
@@ -165,9 +164,9 @@ def _machines(study: Study) -> str:
 
 def _tuned(study: Study) -> dict[str, int]:
     """Return how many settings were measured on the tuning data, and how many of these only on a part of it."""
-    whole = {(model, what) for models in study.tuning.values() for model, parts in models.items() for what in parts}
+    whole = parts_of(study.tuning)
     every = [name for names in study.plan.families.values() for name in map(canonical, names) if name in study.tuning]
-    part = [name for name in every if sum(map(len, study.tuning[name].values())) < len(whole)]
+    part = [name for name in every if parts_of({name: study.tuning[name]}) != whole]
     return {"part": len(part), "all": len(every)}
 
 
@@ -178,13 +177,7 @@ def _noise(study: Study) -> list[str]:
         return []
     task, models = max(found, key=lambda each: each[1][0].count)
     told = " and ".join(
-        f"up to {one.changed} of {one.count:,} answers on {_title(study, one.model)} ("
-        + (
-            f"up to {one.more} are right only in one, and up to {one.less} only in the other"
-            if one.more or one.less
-            else NONE_CHANGED
-        )
-        + ")"
+        f"up to {one.changed} of {one.count:,} answers on {_title(study, one.model)} ({_verdicts(one)})"
         for one in models
     )
     return [
@@ -192,6 +185,12 @@ def _noise(study: Study) -> list[str]:
         "This chance is part of every difference, except where `guarded` is idle. So the differences of `guarded` contain less "
         "of it than those of other settings."
     ]
+
+
+def _verdicts(one: Noise) -> str:
+    if one.more or one.less:
+        return f"up to {one.more} are right only in one, and up to {one.less} only in the other"
+    return "as many are right, and the same ones"
 
 
 def _of(count: int, most: int) -> str:

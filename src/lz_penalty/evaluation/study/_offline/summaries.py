@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lz_penalty.evaluation.study._offline.choice import RULE_KINDS
+from lz_penalty.evaluation.study._offline.choice import RULE_KINDS, differ
 from lz_penalty.evaluation.study._offline.differences import SEED, Difference, bootstrap, corrected
 from lz_penalty.evaluation.study._offline.files import Record
 from lz_penalty.evaluation.study._offline.plan import COPIED
@@ -68,9 +68,9 @@ def _compared(one: list[Record], other: list[Record]) -> tuple[int, int, int]:
     """Return how many answers differ, and how many are right only in the one and only in the other."""
     before = {row["id"]: row for row in other}
     pairs = [(row, before[row["id"]]) for row in one if row["id"] in before]
-    changed = sum((a["tokens"], a["distinct_4"]) != (b["tokens"], b["distinct_4"]) for a, b in pairs)
-    more, less = (sum(a["right"] > b["right"] for a, b in order) for order in (pairs, [(b, a) for a, b in pairs]))
-    return changed, more, less
+    more = sum(a["right"] and not b["right"] for a, b in pairs)
+    less = sum(b["right"] and not a["right"] for a, b in pairs)
+    return sum(differ(a, b) for a, b in pairs), more, less
 
 
 def primary(study: Study, task: str) -> str:
